@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import NamedTuple
 
 import torch
@@ -52,10 +53,10 @@ def arena(
     sizes = _sizes(tree, dtypes)
     total = sum(sizes.values())
     if keep or total <= apart:
-        return _in_turn(sizes)
+        return Arena(dict(zip(sizes, accumulate(sizes.values(), initial=0), strict=False)), total, False)
     lives = _lives(tree, sizes)
     capacity = most_alive(sizes, lives)
-    found = _by_size(sizes, lives)
+    found = _by_size(sizes, lives, [], {})
     if found.size > capacity:
         other = _from_both_ends(tree, sizes, lives, capacity)
         found = other if other is not None and other.size < found.size else found
@@ -63,11 +64,9 @@ def arena(
 
 
 def _by_size(
-    sizes: Mapping[int, int], lives: Mapping[int, tuple[int, int]], placed: list[Placed] | None = None,
-    places: dict[int, int] | None = None,
-) -> Arena:  # fmt: skip
+    sizes: Mapping[int, int], lives: Mapping[int, tuple[int, int]], placed: list[Placed], places: dict[int, int]
+) -> Arena:
     """Offsets of blocks, the largest first, each as low as possible around those that are `placed`."""
-    placed, places = placed if placed is not None else [], places if places is not None else {}
     return Arena(places, place_by_size(sizes, lives, placed, places), True)
 
 
@@ -100,14 +99,6 @@ def least(tree: Tree, dtypes: Mapping[int, torch.dtype]) -> int:
     """Bytes that are alive at once, at most: what an arena takes at least."""
     sizes = _sizes(tree, dtypes)
     return most_alive(sizes, _lives(tree, sizes))
-
-
-def _in_turn(sizes: Mapping[int, int]) -> Arena:
-    places, end = {}, 0
-    for node, size in sizes.items():
-        places[node] = end
-        end += size
-    return Arena(places, end, False)
 
 
 def _lives(tree: Tree, sizes: Mapping[int, int]) -> dict[int, tuple[int, int]]:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from functools import partial
 from threading import RLock
 from typing import Any
 
 import torch
 
-from weft.algebra import NAMED, Algebra
+from weft.algebra import NAMED
 from weft.base.arrays import without_memory, without_neg
 from weft.base.kept import Kept, await_making, is_capturing
-from weft.errors import WeftError, call_context
-from weft.fn import trace
+from weft.errors import call_context
 from weft.fn.watched import Watched
+from weft.networks.checkpoint import computed
 from weft.networks.checks import check_same
 from weft.networks.order import orders_of
 from weft.networks.plan import NetworkPlan
@@ -75,7 +75,7 @@ def _made_constants(plan: NetworkPlan, constants: Mapping[int, torch.Tensor]) ->
     return [given[node] if node in given else values[node] for node in plan.folded.made]
 
 
-def _watched(plan: NetworkPlan) -> Watched[Hashable] | None:
+def _watched(plan: NetworkPlan) -> Watched[str] | None:
     """The functions of nodes, and of an algebra of the caller's; None where there are none."""
     algebra = plan.settings.options.algebra
     if algebra is None or NAMED.get(algebra.name) is algebra:
@@ -83,28 +83,9 @@ def _watched(plan: NetworkPlan) -> Watched[Hashable] | None:
     if algebra is None and not plan.whole_functions:
         return None
     parts = () if algebra is None else (algebra.combine, algebra.reduce)
-    functions = [(function, plan.whole_dtypes[node]) for node, function in plan.whole_functions.items()]
-    found = Watched((*plan.whole_functions.values(), *parts), partial(_identity, functions, algebra, plan.dtype))
+    found = Watched((*plan.whole_functions.values(), *parts), partial(computed, plan))
     found.changed()  # from here on
     return found
-
-
-def _identity(
-    functions: Sequence[tuple[Callable[..., Any], torch.dtype]], algebra: Algebra | None, dtype: torch.dtype
-) -> Hashable:
-    """The computations of functions and algebra. One that is refused is so where its step is planned, in the words of
-    that place."""
-    found: list[Hashable] = []
-    for function, of in functions:
-        try:
-            found.append(trace(function, (of,)))
-        except WeftError:
-            found.append(None)
-    try:
-        found.append(algebra.traced(dtype) if algebra is not None else None)
-    except WeftError:
-        found.append(object())  # for this type it is no algebra: never what it was
-    return tuple(found)
 
 
 class Changes:

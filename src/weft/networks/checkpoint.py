@@ -193,8 +193,7 @@ def identity_of(network: NetworkPlan) -> dict[str, str]:
         "labels": digest((graph.terms, graph.output, graph.extents)),
         "path": digest((network.path, network.folded.given)),
         "slices": f"{network.tree.slices} over {_sliced(network.tree)}",
-        "functions": digest([(node, _function(function, network.whole_dtypes[node]))
-                              for node, function in sorted(network.whole_functions.items())]),
+        "functions": digest(_functions(network)),
         "precision": f"{options.precision}, {options.accumulate}",
         "algebra": "plus_times" if algebra is None else _algebra(algebra, network.dtype),
         "exponents": str(settings.strip_exponent),
@@ -223,6 +222,17 @@ def digest_of(tensor: torch.Tensor) -> str:
     for chunk in flat.split(_CHUNK):
         found.update(as_bytes(chunk.cpu().contiguous()).numpy().data)
     return found.hexdigest()
+
+
+def computed(network: NetworkPlan) -> str:
+    """What the functions of nodes, and an algebra, compute by now."""
+    algebra = network.settings.options.algebra
+    return repr((_functions(network), None if algebra is None else _algebra(algebra, network.dtype)))
+
+
+def _functions(network: NetworkPlan) -> list[tuple[int, str]]:
+    functions, dtypes = network.whole_functions, network.whole_dtypes
+    return [(node, _function(function, dtypes[node])) for node, function in sorted(functions.items())]
 
 
 def _function(function: Callable[..., Any], dtype: torch.dtype) -> str:

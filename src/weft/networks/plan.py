@@ -16,15 +16,7 @@ from weft.networks.graph import Graph, graph_of
 from weft.networks.order import Orders, orders_of
 from weft.networks.path import as_it_is, find_path
 from weft.networks.replay import may_replay
-from weft.networks.settings import (
-    Settings,
-    early_of,
-    is_given,
-    is_ordered,
-    kept_whole,
-    node_dtypes,
-    read_functions,
-)
+from weft.networks.settings import Settings, is_given, is_ordered, kept_whole, read_functions
 from weft.networks.slicing import apart_within, fit_of, fitted_slices, read_slices
 from weft.networks.steps import StepOptions
 from weft.networks.tree import Folded, Tree, TreeStep
@@ -113,7 +105,7 @@ def plan_network(
 ) -> NetworkPlan:  # fmt: skip
     """The plan for operands of these shapes and types; the rest as given to `weft.network`, whose errors it raises."""
     options = settings.options
-    graph = graph_of(notation, shapes, ordered=is_ordered(options.algebra), early=early_of(leaves, options))
+    graph = graph_of(notation, shapes, ordered=is_ordered(options.algebra), early=settings.early_of(leaves))
     price = model(settings.target, leaves[0], precision_word(options.precision))
     # Under a function sums must be whole: what may be sliced is known once the path is.
     free = is_given(functions) or (settings.memory_limit is None and slices == ())
@@ -124,7 +116,7 @@ def plan_network(
         raise UnsupportedError("strip_exponent and functions do not go together: they would see scaled values")
     if graph.early.never and of_whole:
         raise UnsupportedError(f"functions of intermediates need sums before the last step: {graph.early.broken}")
-    types = node_dtypes(whole, leaves, settings)
+    types = settings.node_dtypes(whole, leaves)
     result = types[whole.root]
     price = model(settings.target, result, precision_word(options.precision)) if result != leaves[0] else price
     sliced = read_slices(whole, slices) or found.sliced

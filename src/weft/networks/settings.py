@@ -52,6 +52,38 @@ class Settings:
         specialize = "auto" if options.specialize in ("never", "library") else options.specialize
         return replace(options, tune=None, specialize=specialize)
 
+    def early_of(self, types: Sequence[torch.dtype]) -> Early:
+        """Whether operands of these types may be reduced before all of them have met."""
+        options, algebra = self.options, self.options.algebra
+        if algebra is None or len(types) < 3:
+            return Early()
+        try:
+            both = reduce(torch.promote_types, types) if options.promote else types[0]
+            return algebra.early(resolve(both, both, options.precision, options.accumulate, algebra.name).accumulate)
+        except (WeftError, RuntimeError):  # types that do not fit are reported where their steps are planned
+            return Early()
+
+    def node_dtypes(self, tree: Tree, leaves: Sequence[torch.dtype]) -> dict[int, torch.dtype]:
+        """The type of every node: an `intermediate_type` inside, at the root `out_dtype`, else its operands' type."""
+        algebra, promote = self.options.algebra, self.options.promote
+        found = dict(enumerate(leaves))
+        for dtype in leaves:
+            if len(leaves) > 2 and dtype in NEEDS_OUT_DTYPE:
+                raise DTypeError(
+                    f"a network of {len(leaves)} operands, one of them {dtype_name(dtype)}: intermediate results do "
+                    "not fit their type; convert the operands, or contract two at a time"
+                )
+        for step in sorted(tree.steps, key=lambda step: step.node):
+            try:
+                found[step.node] = storage_type(found[step.left], found[step.right], algebra is not None, promote)
+            except DTypeError as error:
+                raise DTypeError(f"{error}{_which(leaves)}") from None
+        for node in (step.node for step in tree.steps if step.node != tree.root):
+            found[node] = intermediate_type(found[node], self.out_dtype, self.options.accumulate)
+        if self.out_dtype is not None and tree.steps:
+            found[tree.root] = self.out_dtype
+        return found
+
 
 def read_settings(device: torch.device, keywords: Mapping[str, Any]) -> Settings:
     """`ArgumentError` for a keyword that a network does not take, and for values that are none of theirs."""
@@ -64,7 +96,10 @@ def read_settings(device: torch.device, keywords: Mapping[str, Any]) -> Settings
         raise ArgumentError(f"cuda_graph={cuda_graph!r} is none of 'auto', True, False")
     limit = read_limit(keywords.get("memory_limit"))
     found = replace(settings_of(device, options), memory_limit=limit, cuda_graph=cuda_graph, **flags)
-    _check_together(found)
+    if found.strip_exponent and options.algebra is not None:
+        raise UnsupportedError("strip_exponent is for sums of products, not for another algebra")
+    if found.reuse and found.strip_exponent:
+        raise UnsupportedError("reuse and strip_exponent do not go together: exponents would have to be kept too")
     return found
 
 
@@ -78,13 +113,6 @@ def settings_of(device: torch.device, options: Options) -> Settings:
     return Settings(device, target_of(chosen, machine), chosen, replace(options, out_dtype=None), out_dtype)
 
 
-def _check_together(found: Settings) -> None:
-    if found.strip_exponent and found.options.algebra is not None:
-        raise UnsupportedError("strip_exponent is for sums of products, not for another algebra")
-    if found.reuse and found.strip_exponent:
-        raise UnsupportedError("reuse and strip_exponent do not go together: exponents would have to be kept too")
-
-
 def is_given(functions: Any) -> bool:
     """Whether there are functions of nodes; `ArgumentError` for what is no mapping of them."""
     if functions is not None and not isinstance(functions, Mapping):
@@ -95,40 +123,6 @@ def is_given(functions: Any) -> bool:
 def is_ordered(algebra: Algebra | None) -> bool:
     """Whether operands must meet from left to right: of an algebra of the caller's own nothing is known."""
     return algebra is not None and algebra not in NAMED.values()
-
-
-def early_of(types: Sequence[torch.dtype], options: Options) -> Early:
-    """Whether operands of these types may be reduced before all of them have met; `options` are those of each step."""
-    algebra = options.algebra
-    if algebra is None or len(types) < 3:
-        return Early()
-    try:
-        both = reduce(torch.promote_types, types) if options.promote else types[0]
-        return algebra.early(resolve(both, both, options.precision, options.accumulate, algebra.name).accumulate)
-    except (WeftError, RuntimeError):  # types that do not fit are reported where their steps are planned
-        return Early()
-
-
-def node_dtypes(tree: Tree, leaves: Sequence[torch.dtype], settings: Settings) -> dict[int, torch.dtype]:
-    """The type of every node: an `intermediate_type` inside, at the root `out_dtype`, by default its operands' type."""
-    algebra, promote = settings.options.algebra, settings.options.promote
-    found = dict(enumerate(leaves))
-    for dtype in leaves:
-        if len(leaves) > 2 and dtype in NEEDS_OUT_DTYPE:
-            raise DTypeError(
-                f"a network of {len(leaves)} operands, one of them {dtype_name(dtype)}: intermediate results do not "
-                "fit their type; convert the operands, or contract two at a time"
-            )
-    for step in sorted(tree.steps, key=lambda step: step.node):
-        try:
-            found[step.node] = storage_type(found[step.left], found[step.right], algebra is not None, promote)
-        except DTypeError as error:
-            raise DTypeError(f"{error}{_which(leaves)}") from None
-    for node in (step.node for step in tree.steps if step.node != tree.root):
-        found[node] = intermediate_type(found[node], settings.out_dtype, settings.options.accumulate)
-    if settings.out_dtype is not None and tree.steps:
-        found[tree.root] = settings.out_dtype
-    return found
 
 
 def _which(leaves: Sequence[torch.dtype]) -> str:

@@ -21,7 +21,7 @@ from weft.networks.arena import SMALL, ResultMemory, arena, least
 from weft.networks.cost import Model
 from weft.networks.path import Fit
 from weft.networks.searches import as_cotengra, need_cotengra
-from weft.networks.settings import Settings, node_dtypes
+from weft.networks.settings import Settings
 from weft.networks.tree import Tree
 from weft.spec.arguments import read_sequence
 
@@ -53,7 +53,7 @@ def fit_of(settings: Settings, leaves: Sequence[torch.dtype], model: Model, slic
         tree = tree.with_slices(named) if named else tree
         if settings.memory_limit is None or settings.reuse:
             return tree
-        dtypes = node_dtypes(tree, leaves, settings)
+        dtypes = settings.node_dtypes(tree, leaves)
         result_memory = ResultMemory(dtypes[tree.root], settings.strip_exponent)
         return fitted_slices(tree, dtypes, result_memory, settings.memory_limit, model)
 

@@ -143,6 +143,14 @@ def padded(tensor: torch.Tensor, rows: int, dim: int = 0) -> torch.Tensor:
     return found
 
 
+def stacked(part: torch.Tensor, line: Ranks, what: str) -> torch.Tensor:
+    """The contiguous parts of every rank of a line along a dimension in front."""
+    whole = part.new_empty((line.size, *part.shape))
+    if whole.numel():
+        line.wait(all_gather(line, whole, part), what)
+    return whole
+
+
 def gathered(tensor: torch.Tensor, dim: int, whole: int, line: Ranks, what: str) -> torch.Tensor:
     """The chunks of every rank of a line one after the other along `dim`, `whole` indices in all; `what` names it."""
     rows = -(-whole // line.size)

@@ -18,10 +18,9 @@ from typing import Any
 
 import torch
 
-from weft.distributed.group.collectives import all_gather
 from weft.distributed.group.lanes import Lane, Token, done
 from weft.distributed.planned.blocks import LabelRun, LocalBlock
-from weft.distributed.planned.moves import TensorRoute, padded
+from weft.distributed.planned.moves import TensorRoute, padded, stacked
 from weft.distributed.planned.placement import Placed
 from weft.distributed.planned.steps import LoopStep
 from weft.distributed.run.call import RankCall
@@ -152,10 +151,7 @@ class Execution(RankCall):
         what = f"all-gather of {tensor.name} along '{label_text(label)}', part {step.part}"
 
         def work() -> LocalBlock:
-            part = padded(here, rows, dim)
-            value = part.new_empty((line.size, *part.shape))
-            if value.numel():
-                line.wait(all_gather(line, value, part), what)
+            value = stacked(padded(here, rows, dim), line, what)
             # Of other labels each rank may need other indices: all travel, and each takes its own.
             for at, one in enumerate(tensor.term):
                 if one != label and one not in own.broadcast:

@@ -17,11 +17,11 @@ import torch
 
 from weft.api.selection import INDEX
 from weft.base.figures import counted
-from weft.distributed.group.collectives import all_gather, all_reduce, all_to_all, own_operation, reduce_scatter
+from weft.distributed.group.collectives import all_reduce, all_to_all, own_operation, reduce_scatter
 from weft.distributed.group.lanes import Token, done
 from weft.distributed.group.ranks import Ranks
 from weft.distributed.planned.blocks import LabelRun, LocalBlock
-from weft.distributed.planned.moves import padded
+from weft.distributed.planned.moves import padded, stacked
 from weft.distributed.planned.placement import Span, chunk
 from weft.distributed.planned.steps import LoopStep
 from weft.distributed.planned.strategy import Reduction
@@ -211,11 +211,9 @@ class RankSums:
             return (tensor,)
         # As many bytes as in a ring: each rank reduces a piece, and all gather the pieces.
         flat = tuple([padded(tensor.reshape(-1), line.size * -(-count // line.size)) for tensor in tensors])
-        gathered = []
-        for part in self._reduce_scatter(flat, line):
-            gathered.append(part.new_empty(line.size * part.numel()))
-            line.wait(all_gather(line, gathered[-1], part.contiguous()), self._what(self.gathering, line))
-        return tuple([each[:count].view(shape) for each in gathered])
+        gathered = [stacked(part.contiguous(), line, self._what(self.gathering, line))
+                    for part in self._reduce_scatter(flat, line)]  # fmt: skip
+        return tuple([each.view(-1)[:count].view(shape) for each in gathered])
 
     def _operation(self) -> Any | None:
         """The collectives' own operation, where they have one."""
@@ -298,10 +296,9 @@ class RankSums:
         others = {one: _common(finished[one], places[one]) for one in self.term if one != label}
         for at, tensor in enumerate(tensors):
             part = padded(tensor.movedim(dim, 0), rows)
-            whole = part.new_empty((line.size, *part.shape))
-            if not whole.numel():
+            if not part.numel():
                 continue
-            line.wait(all_gather(line, whole, part), f"all-gather of D, part {step.part}")
+            whole = stacked(part, line, f"all-gather of D, part {step.part}")
             for piece, span in zip(whole, spans, strict=True):
                 if span.extent:
                     place = call.in_results({**places, **others, label: LabelRun.of(span)})[at]
