@@ -10,7 +10,7 @@ import torch
 from weft.autograd.function import apply
 from weft.autograd.spec import Letters, check_differentiable, plain
 from weft.distributed.gradient.explain import lines_of
-from weft.distributed.gradient.rule import DifferentiatedPlan, RankProduct
+from weft.distributed.gradient.rule import RankProduct
 from weft.distributed.planned.blocks import LocalBlock
 from weft.distributed.planned.placement import Places
 from weft.distributed.run.asked import key_of
@@ -23,7 +23,8 @@ from weft.spec.notation import label_text
 class Gradients:
     """The rules of a plan's calls, one for each set of tensors that ask, made once."""
 
-    def __init__(self, plan: DifferentiatedPlan) -> None:
+    def __init__(self, plan: Any) -> None:
+        """`plan` is a `DistributedPlan`."""
         self._plan = plan
         self._rules: dict[Any, RankProduct] = {}
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from weft.autograd.explain import kept, named
 from weft.autograd.spec import is_smooth
 from weft.autograd.steps import ONE, Spread
 from weft.base.figures import duration
-from weft.distributed.gradient.rule import DifferentiatedPlan, RankProduct
+from weft.distributed.gradient.rule import RankProduct
 from weft.distributed.planned.report import way
 
 
@@ -23,7 +24,7 @@ def lines_of(rule: RankProduct) -> Iterator[str]:
     yield kept(rule, " of this rank's")
 
 
-def _lines(rule: RankProduct, text: str, names: tuple[str, str, str], plan: DifferentiatedPlan | None) -> Iterator[str]:
+def _lines(rule: RankProduct, text: str, names: tuple[str, str, str], plan: Any) -> Iterator[str]:
     """A step in a line, and under it what its ranks share out, what moves, and when it will be done."""
     lines = [text, "  of each rank's own elements, and what of others belongs to them"]
     if plan is not None:

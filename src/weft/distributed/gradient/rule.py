@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -25,46 +25,10 @@ from weft.distributed.group.ranks import Ranks
 from weft.distributed.planned.blocks import LocalBlock
 from weft.distributed.planned.moves import TensorRoute
 from weft.distributed.planned.placement import Places, Span, held
-from weft.distributed.planned.prediction import Prediction
-from weft.distributed.planned.problem import RankProblem
-from weft.distributed.run.asked import RankRequest
 from weft.planner.options import Options
-from weft.planner.request import Request
 from weft.planner.schedule import Scalar
 from weft.plans.derivatives import asks
 from weft.spec.dtypes import dtype_name
-
-
-class DifferentiatedPlan(Protocol):
-    """The plan of a contraction over ranks, as a rule uses it."""
-
-    problem: RankProblem
-    prediction: Prediction
-    ranks: Ranks
-    lines: tuple[Ranks, ...]
-    agree_backward: bool
-    asked: RankRequest
-    request: Request
-    device: torch.device
-
-    @property
-    def what(self) -> str:
-        """The plan in messages."""
-
-    def __call__(self, a: Any, b: Any, *, alpha: Scalar = 1.0, operands: Mapping[str, Any] | None = None) -> Any:
-        """This rank's part of D."""
-
-    def execute(
-        self, a: torch.Tensor, b: torch.Tensor, c: LocalBlock | None, operands: Mapping[str, torch.Tensor],
-        alpha: Scalar, beta: Scalar,
-    ) -> list[torch.Tensor]:  # fmt: skip
-        """This rank's part of each result, of tensors that are checked."""
-
-    def beside(
-        self, text: str, a: torch.Tensor, b: torch.Tensor, placements: Mapping[str, Places],
-        extents: Mapping[str, int], options: Options, alone: bool,
-    ) -> DifferentiatedPlan:  # fmt: skip
-        """Another contraction over the same ranks; every rank plans it, or this one `alone` in order to describe it."""
 
 
 class RankProduct(Product):
@@ -77,13 +41,14 @@ class RankProduct(Product):
     fuses = False  # what a function reads in addition to its value is on this rank, what a contraction gives may not be
 
     def __init__(
-        self, plan: DifferentiatedPlan, form: Plain, extents: Mapping[str, int], places: Mapping[str, Places],
+        self, plan: Any, form: Plain, extents: Mapping[str, int], places: Mapping[str, Places],
         needs: Needs,
     ) -> None:  # fmt: skip
-        """`extents` are by the labels of the plain form; `places` of A, B, D, and of each operand of functions."""
+        """`plan` is a `DistributedPlan`, which knows of gradients, `extents` are by the labels of the plain form;
+        `places` of A, B, D, and of each operand of functions."""
         self.plan, self.form, self.extents, self.places = plan, form, extents, places
         self.mesh, self.at = plan.problem.mesh, plan.problem.at(plan.ranks.rank)
-        self._plans: dict[Any, DifferentiatedPlan] = {}
+        self._plans: dict[Any, Any] = {}
         spec = form.spec
         names = ("A", "B", "C", *(operand_source(name) for name, _ in spec.operands))
         terms = zip(names, spec.terms(), strict=True)
@@ -124,14 +89,14 @@ class RankProduct(Product):
 
     def _forward(
         self, a: torch.Tensor, b: torch.Tensor, operands: Sequence[torch.Tensor], sketched: bool = False
-    ) -> DifferentiatedPlan:
+    ) -> Any:
         """The contraction in plain form, with the sums as one more result where they are kept."""
         spec = self.spec
         options = self.requested((None, None, None, *operands))
         aux = {name: operand_source(name) for name, _ in spec.operands}
         return self._planned("forward", spec.text, a, b, ("A", "B", "D"), options, aux, sketched)
 
-    def _block(self, plan: DifferentiatedPlan, c: torch.Tensor | None, beta: Scalar) -> LocalBlock | None:
+    def _block(self, plan: Any, c: torch.Tensor | None, beta: Scalar) -> LocalBlock | None:
         """C with a dimension for each of D's."""
         if c is None or beta == 0:
             return None
@@ -200,7 +165,7 @@ class RankProduct(Product):
     def _plan_of(
         self, step: GradientStep, left: torch.Tensor, right: torch.Tensor | None = None,
         options: Options | None = None, sketched: bool = False,
-    ) -> DifferentiatedPlan:  # fmt: skip
+    ) -> Any:  # fmt: skip
         """The plan of a step's contraction; without `right` of the sum of values over modes that its result lacks."""
         if right is None or options is None:
             kind, aux = self._summed_in(left.dtype), {}
@@ -251,7 +216,7 @@ class RankProduct(Product):
     def _planned(
         self, key: Any, text: str, a: torch.Tensor, b: torch.Tensor, names: tuple[str, str, str],
         options: Options, aux: Mapping[str, str], sketched: bool = False,
-    ) -> DifferentiatedPlan:  # fmt: skip
+    ) -> Any:  # fmt: skip
         """The plan of one contraction of sources; `aux` says which source each operand of functions is.
 
         Every rank makes it, but for one that is `sketched`, which is not kept.
@@ -271,11 +236,11 @@ class RankProduct(Product):
 
     # -- described -----------------------------------------------------------------------------------------------------
 
-    def forward_sketch(self, sources: dict[str, torch.Tensor]) -> DifferentiatedPlan:
+    def forward_sketch(self, sources: dict[str, torch.Tensor]) -> Any:
         """The plan of the forward pass, as this rank alone makes it where it was not used yet."""
         return self._forward(sources["A"], sources["B"], [sources[name] for name in self._inputs[3:]], sketched=True)
 
-    def sketch(self, step: GradientStep | Spread, sources: dict[str, torch.Tensor]) -> DifferentiatedPlan | None:
+    def sketch(self, step: GradientStep | Spread, sources: dict[str, torch.Tensor]) -> Any:
         """The plan of a step alike; None where it is of a rank's own elements. Its result is one more of `sources`."""
         if isinstance(step, Spread):
             sources[step.target] = self._empty(step.target, step.want, step.dtype)

@@ -41,8 +41,7 @@ class StopSign:
             return False
         self._looked = now
         if ended := self._ranks._ended(range(self._ranks.size)):
-            ranks = "rank " + ", ".join(map(str, ended)) if len(ended) == 1 else "ranks " + ", ".join(map(str, ended))
-            raise RankError(f"{ranks} of {self._ranks.size} ended amid the slices")
+            raise RankError(f"{self._ranks._listed(ended)} ended amid the slices")
         return bool(self._ranks._store.check([self._key]))
 
 

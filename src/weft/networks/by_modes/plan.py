@@ -40,22 +40,6 @@ class Prices:
     result: ResultMemory
     functions: frozenset[int] = frozenset()  # nodes whose function needs complete sums
 
-    def message(self, kind: str, size: float, mesh: Sequence[int], line: int) -> float:
-        """Seconds of a collective along one dimension of a mesh, with the copies to and from where it works.
-
-        `size`: bytes of the whole tensor, on one rank.
-        """
-        copied = 2 * size * (1 if kind == "all-gather" else 2 if kind == "all-reduce" else 2 / mesh[line])
-        return self._along(mesh, line).seconds(kind, size, mesh[line]) + copied / self.model.memory
-
-    def load(self, kind: str, size: float, mesh: Sequence[int], line: int) -> float:
-        """Bytes that a rank sends then."""
-        return sum(self._along(mesh, line).loads(kind, size, mesh[line]).values())
-
-    def _along(self, mesh: Sequence[int], line: int) -> Link:
-        """The link between neighbours of that dimension: the last ones are on one machine first."""
-        return replace(self.link, per_host=max(1, self.link.per_host // math.prod(mesh[line + 1 :])))
-
 
 class StepCost(NamedTuple):
     """Seconds that a step takes on the rank with the largest parts, and the bytes that it sends meanwhile."""
@@ -73,12 +57,8 @@ class ModesPlan:
     orders: Orders
     mesh: tuple[int, ...]
     prices: Prices
-    split: Mapping[int, Modes]  # by the node that a step makes
-    places: Mapping[int, Modes]  # of its result
-
-    @property
-    def ranks(self) -> int:
-        return math.prod(self.mesh)
+    split: dict[int, Modes]  # by the node that a step makes
+    places: dict[int, Modes]  # of its result
 
     @property
     def nowhere(self) -> Modes:
@@ -91,9 +71,7 @@ class ModesPlan:
 
     def route(self, step: TreeStep, child: int) -> TensorRoute:
         """The way of a step's operand to where the step needs it."""
-        labels = self.tree.nodes[child]
-        needed = tuple(label if label in labels else None for label in self.split[step.node])
-        return self._route(child, self.held_as(child), needed)
+        return self._route(child, self.held_as(child), self.shared_out(step, child))
 
     @cached_property
     def gathering(self) -> TensorRoute:
@@ -106,9 +84,9 @@ class ModesPlan:
         name = f"operand {node}" if node < self.tree.leaves else f"node {node}"
         return TensorRoute(name, tuple(order), shape, source, target, self.mesh)
 
-    def unfinished(self, step: TreeStep) -> Modes:
-        """The places of a step's result before it is summed over ranks."""
-        labels = self.tree.nodes[step.node]
+    def shared_out(self, step: TreeStep, node: int) -> Modes:
+        """The places of a step's tensors while it runs: of its result before it is summed over ranks."""
+        labels = self.tree.nodes[node]
         return tuple(label if label in labels else None for label in self.split[step.node])
 
     def sums(self, step: TreeStep) -> list[tuple[int, int | None]]:
@@ -125,16 +103,35 @@ class ModesPlan:
         return tuple(held(label, extents[label], places, self.mesh, at).extent for label in self.orders[node])
 
     def size(self, labels: Iterable[int], places: Places) -> int:
-        """Elements of a tensor of these labels on the rank that has most."""
-        return math.prod(
-            held(label, self.tree.graph.extents[label], places, self.mesh, self._first).extent for label in labels
-        )
-
-    @cached_property
-    def _first(self) -> tuple[int, ...]:
-        return (0,) * len(self.mesh)
+        """Elements of a tensor of these labels on the rank that has most; each label is split once at most."""
+        found, extents = 1, self.tree.graph.extents
+        ranks = {mode: self.mesh[line] for line, mode in enumerate(places) if mode is not None}
+        for label in labels:
+            found *= -(-extents[label] // ranks[label]) if label in ranks else extents[label]
+        return found
 
     # -- time ----------------------------------------------------------------------------------------------------------
+
+    def message(self, kind: str, size: float, line: int) -> float:
+        """Seconds of a collective along one dimension of the mesh, with the copies to and from where it works.
+
+        `size`: bytes of the whole tensor, on one rank.
+        """
+        ranks = self.mesh[line]
+        copied = 2 * size * (1 if kind == "all-gather" else 2 if kind == "all-reduce" else 2 / ranks)
+        return self._links[line].seconds(kind, size, ranks) + copied / self.prices.model.memory
+
+    def load(self, kind: str, size: float, line: int) -> float:
+        """Bytes that a rank sends then."""
+        return sum(self._links[line].loads(kind, size, self.mesh[line]).values())
+
+    @cached_property
+    def _links(self) -> list[Link]:
+        """The link between neighbours of each dimension: the last ones are on one machine first."""
+        link, mesh = self.prices.link, self.mesh
+        return [
+            replace(link, per_host=max(1, link.per_host // math.prod(mesh[line + 1 :]))) for line in range(len(mesh))
+        ]
 
     @cached_property
     def shared(self) -> frozenset[tuple[TreeStep, int]]:
@@ -163,19 +160,18 @@ class ModesPlan:
                 share = self.times(child) / self.times(step.node)
                 seconds, load = self._travel(self.route(step, child), prices.items[child])
                 travel, sent = travel + share * seconds, sent + share * load
-        size = float(self.size(self.tree.nodes[step.node], self.unfinished(step)) * prices.sums[step.node])
+        size = float(self.size(self.tree.nodes[step.node], self.split[step.node]) * prices.sums[step.node])
         for line, target in self.sums(step):
             kind = "all-reduce" if target is None else "reduce-scatter"
-            travel += prices.message(kind, size, self.mesh, line)
-            sent += prices.load(kind, size, self.mesh, line)
+            travel, sent = travel + self.message(kind, size, line), sent + self.load(kind, size, line)
             size /= 1 if target is None else self.mesh[line]
         return StepCost(compute, travel, sent)
 
     def _travel(self, route: TensorRoute, item: int) -> tuple[float, float]:
         """Seconds of a way, and the bytes that a rank sends on it."""
-        steps, prices = route.steps(item), self.prices
-        seconds = sum(prices.message(move.kind, size, self.mesh, move.line) for move, size, _ in steps)
-        return seconds, sum(prices.load(move.kind, size, self.mesh, move.line) for move, size, _ in steps)
+        steps = route.steps(item)
+        seconds = sum(self.message(move.kind, size, move.line) for move, size, _ in steps)
+        return seconds, sum(self.load(move.kind, size, move.line) for move, size, _ in steps)
 
     @cached_property
     def _gathered(self) -> tuple[float, float]:
@@ -242,7 +238,7 @@ class ModesPlan:
     def _making(self, step: TreeStep) -> tuple[int, int]:
         """Bytes of a step's result until it is summed, at most, and of what stays of it."""
         wide = self.prices.sums[step.node]
-        size = most = self._bytes(step.node, self.unfinished(step), wide)
+        size = most = self._bytes(step.node, self.split[step.node], wide)
         for line, target in self.sums(step):
             piece = -(-size // self.mesh[line])
             most = max(most, size + piece + (2 * size if target is None else min(2 * size, 5 * PIECE)))

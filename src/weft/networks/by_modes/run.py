@@ -81,7 +81,7 @@ class ModesRun:
         sums, dtype = plan.sums(step), self._dtypes[node]
         complete = node != plan.tree.root or plan.tree.summed == 1
         wide = WIDER.get(dtype, dtype) if sums or not complete else dtype
-        found = new_tensor(plan.shape(node, plan.unfinished(step), self._at), wide, self._device)
+        found = new_tensor(plan.shape(node, plan.shared_out(step, node), self._at), wide, self._device)
         values[node] = found
         self._contract(step, values, complete)
         del values[step.left], values[step.right], found

@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
 from functools import partial
 
-from weft.base.cached import cached_property
 from weft.networks.by_modes.plan import Modes, ModesPlan, Prices
 from weft.networks.order import Orders
 from weft.networks.tree import Tree, TreeStep
@@ -27,31 +25,28 @@ def distributed(
     tree: Tree, orders: Orders, mesh: tuple[int, ...], prices: Prices, most: float = NEVER
 ) -> ModesPlan | None:
     """The plan of a tree over a mesh, with no tensor above `most` bytes on a rank; None where there is none."""
-    split: dict[int, Modes] = {step.node: () for step in tree.steps}
-    places: dict[int, Modes] = {step.node: () for step in tree.steps}
+    nothing: dict[int, Modes] = {step.node: () for step in tree.steps}
+    plan = ModesPlan(tree, orders, mesh, prices, dict(nothing), dict(nothing))
     for line in range(len(mesh)):
-        found = _Line(tree, orders, prices, mesh, line, most, split, places).solved()
+        found = _Line(plan, line, most).solved()
         if found is None:
             return None
         for node, (mode, place) in found.items():
-            split[node], places[node] = (*split[node], mode), (*places[node], place)
-    return ModesPlan(tree, orders, mesh, prices, split, places)
+            plan.split[node], plan.places[node] = (*plan.split[node], mode), (*plan.places[node], place)
+    return plan
 
 
-@dataclass
 class _Line:
-    """One dimension of a mesh; `split` and `places` have what was found for those before it."""
+    """One dimension of a mesh; `plan` has what was found for those before it."""
 
-    tree: Tree
-    orders: Orders
-    prices: Prices
-    mesh: tuple[int, ...]
-    line: int
-    most: float
-    split: dict[int, Modes]
-    places: dict[int, Modes]
-    best: dict[int, dict[Mode, tuple[float, Mode]]] = field(default_factory=dict)  # of a node, by its place: with split
-    arrivals: dict[tuple[int, Mode], tuple[float, Mode]] = field(default_factory=dict)
+    def __init__(self, plan: ModesPlan, line: int, most: float) -> None:
+        self.plan, self.line = plan, line
+        self.tree, self.prices, self.split, self.places = plan.tree, plan.prices, plan.split, plan.places
+        # Of a tensor here: what it is split by along the dimensions to come is not known yet.
+        self.room = most * math.prod(plan.mesh[line + 1 :])
+        self.best: dict[int, dict[Mode, tuple[float, Mode]]] = {}  # of a node, by its place: with split
+        self.arrivals: dict[tuple[int, Mode], tuple[float, Mode]] = {}
+        self.largest = max(self.tree.size(node) * self.prices.items[node] for node in self.tree.nodes)
 
     def solved(self) -> dict[int, tuple[Mode, Mode]] | None:
         """For each step the label that is shared out, and that which splits its result."""
@@ -61,10 +56,10 @@ class _Line:
             if not self.best[step.node]:
                 return None
         item = self.prices.items[tree.root]
-        size = self._size(tree.nodes[tree.root], self.places[tree.root]) * item
+        size = self.plan.size(tree.nodes[tree.root], self.places[tree.root]) * item
 
         def ended(place: Mode) -> float:
-            gathered = 0.0 if place is None else self.prices.message("all-gather", size, self.mesh, self.line)
+            gathered = 0.0 if place is None else self.plan.message("all-gather", size, self.line)
             return self.best[tree.root][place][0] + gathered
 
         wanted: dict[int, Mode] = {tree.root: min(self.best[tree.root], key=ended)}
@@ -82,43 +77,39 @@ class _Line:
         """The least cost for each place of a step's result."""
         tree, prices, node = self.tree, self.prices, step.node
         kept: dict[Mode, tuple[float, Mode]] = {}
-        times = self._times(node)
+        times = self.plan.times(node)
         before = self.split[node]
         for mode in self._modes(step):
             arrivals = [self._arrival(step, child, self._target(child, mode))[0] for child in (step.left, step.right)]
-            own = prices.model.seconds(tree, step, partial(self._size, modes=(*before, mode)))
+            own = prices.model.seconds(tree, step, partial(self.plan.size, places=(*before, mode)))
             cost = sum(arrivals) + times * own
-            whole = self._size(tree.nodes[node], before) * prices.sums[node]
+            whole = self.plan.size(tree.nodes[node], before) * prices.sums[node]
             if mode is None or mode in tree.nodes[node]:
                 self._keep(kept, node, mode, cost, mode)
-            elif whole <= self._room:
+            elif whole <= self.room:
                 for place in (None, *self._free(tree.nodes[node], node)):
                     kind = "all-reduce" if place is None else "reduce-scatter"
-                    message = prices.message(kind, whole, self.mesh, self.line)
+                    message = self.plan.message(kind, whole, self.line)
                     self._keep(kept, node, place, cost + times * message, mode)
         return kept
 
     def _keep(
         self, kept: dict[Mode, tuple[float, Mode]], node: int, place: Mode, cost: float, mode: Mode
     ) -> None:
-        size = self._size(self.tree.nodes[node], (*self.places[node], place)) * self.prices.items[node]
-        if size <= self._room and cost < kept.get(place, (NEVER, None))[0]:
+        size = self.plan.size(self.tree.nodes[node], (*self.places[node], place)) * self.prices.items[node]
+        if size <= self.room and cost < kept.get(place, (NEVER, None))[0]:
             kept[place] = cost, mode
 
     def _modes(self, step: TreeStep) -> list[Mode]:
         """Labels that the ranks may share out of a step."""
         tree, nodes = self.tree, self.tree.nodes
         sizes = [tree.size(node) * self.prices.items[node] for node in (step.left, step.right, step.node)]
-        if max(sizes) * _SMALL < self._largest:
+        if max(sizes) * _SMALL < self.largest:
             return [None]
         labels = nodes[step.left] | nodes[step.right]
         if step.node in self.prices.functions:
             labels &= nodes[step.node]
         return [None, *self._free(labels, step.node)]
-
-    @cached_property
-    def _largest(self) -> int:
-        return max(self.tree.size(node) * self.prices.items[node] for node in self.tree.nodes)
 
     def _free(self, labels: Collection[int], node: int) -> Iterable[int]:
         """Labels that may be split along this dimension, too: no other has them in this step, or in its result.
@@ -126,7 +117,7 @@ class _Line:
         Those that lie outermost come first, so of equal ones they are taken: what travels is copied in long runs.
         """
         extents, taken = self.tree.graph.extents, {*self.split[node], *self.places[node]}
-        outermost = {label: at for at, label in enumerate(self.orders[node])}
+        outermost = {label: at for at, label in enumerate(self.plan.orders[node])}
         found = [label for label in labels if extents[label] > 1 and label not in taken]
         return sorted(found, key=lambda label: (outermost.get(label, len(outermost)), label))
 
@@ -144,33 +135,17 @@ class _Line:
 
     def _arriving(self, step: TreeStep, child: int, target: Mode) -> tuple[float, Mode]:
         labels, before = self.tree.nodes[child], self.places[child]
-        size = self._size(labels, before) * self.prices.items[child]
+        size = self.plan.size(labels, before) * self.prices.items[child]
         needed = [label for label in self.split[step.node] if label in labels]
-        times = self._times(child)
+        times = self.plan.times(child)
         found: tuple[float, Mode] = (NEVER, None)
         for place, (cost, _) in self.best[child].items():
             if place is not None and place != target:
                 direct = target is not None and place not in needed and target not in before
-                if not direct and size > self._room:
+                if not direct and size > self.room:
                     continue
                 kind = "all-to-all" if direct else "all-gather"
-                cost += times * self.prices.message(kind, size, self.mesh, self.line)
+                cost += times * self.plan.message(kind, size, self.line)
             if cost < found[0]:
                 found = cost, place
-        return found
-
-    def _times(self, node: int) -> int:
-        return 1 if node in self.tree.once else self.tree.slices
-
-    @cached_property
-    def _room(self) -> float:
-        """Bytes that a tensor may have here: what it is split by along the dimensions to come is not known yet."""
-        return self.most * math.prod(self.mesh[self.line + 1 :])
-
-    def _size(self, labels: Iterable[int], modes: Modes) -> int:
-        """Elements on the rank that has most; each label is split once at most."""
-        found, extents = 1, self.tree.graph.extents
-        ranks = {mode: self.mesh[line] for line, mode in enumerate(modes) if mode is not None}
-        for label in labels:
-            found *= -(-extents[label] // ranks[label]) if label in ranks else extents[label]
         return found
