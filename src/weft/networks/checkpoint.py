@@ -19,7 +19,7 @@ import hashlib
 import io
 import json
 import zipfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -94,15 +94,10 @@ class Checkpoint:
 
     def read(self, name: str) -> HeldSums:
         """The sums of one file, on the CPU."""
-        file = self.folder / name
-        try:
-            with np.load(file, allow_pickle=False) as stored:
-                header = json.loads(stored["header"].tobytes())
-                dtype, shape = getattr(torch, header["dtype"]), header["shape"]
-                rows = [torch.tensor(row, device="cpu").view(dtype).view(shape) for row in stored["sums"]]
+        with self._opened(self.folder / name) as (header, stored):
+            dtype, shape = getattr(torch, header["dtype"]), header["shape"]
+            rows = [torch.tensor(row, device="cpu").view(dtype).view(shape) for row in stored["sums"]]
             return HeldSums(dict(zip(header["parts"], rows, strict=True)), header["exponent"])
-        except _UNREADABLE as error:
-            raise self._unreadable(file, error) from error
 
     def write(self, name: str, held: HeldSums, done: Iterable[int], includes: Sequence[str]) -> None:
         """Replace file `name`; then remove those that it includes. Raises `OSError`."""
@@ -125,9 +120,7 @@ class Checkpoint:
                 (self.folder / other).unlink()
 
     def _header(self, file: Path) -> Saved:
-        try:
-            with np.load(file, allow_pickle=False) as stored:
-                header = json.loads(stored["header"].tobytes())
+        with self._opened(file) as (header, _):
             if header["format"] != FORMAT:
                 raise ArgumentError(
                     f"{file} has format {header['format']}, this version of weft reads {FORMAT}: choose another folder"
@@ -135,10 +128,6 @@ class Checkpoint:
             self._check(header["identity"])
             done = tuple((first, stop) for first, stop in header["done"])
             return Saved(file.name, done, tuple(header["parts"]), tuple(header["includes"]))
-        except WeftError:
-            raise
-        except _UNREADABLE as error:
-            raise self._unreadable(file, error) from error
 
     def _check(self, theirs: Mapping[str, str]) -> None:
         names = [*self._identity, *(name for name in theirs if name not in self._identity)]
@@ -151,11 +140,19 @@ class Checkpoint:
             )
 
     @staticmethod
-    def _unreadable(file: Path, error: Exception) -> ArgumentError:
-        return ArgumentError(
-            f"{file} of the checkpoint cannot be read ({error or type(error).__name__}); without it, its slices are "
-            "computed again: remove it to go on so"
-        )
+    @contextlib.contextmanager
+    def _opened(file: Path) -> Iterator[tuple[Any, Any]]:
+        """The header of a file, and all that is in it; `ArgumentError` where what is needed cannot be read."""
+        try:
+            with np.load(file, allow_pickle=False) as stored:
+                yield json.loads(stored["header"].tobytes()), stored
+        except WeftError:
+            raise
+        except _UNREADABLE as error:
+            raise ArgumentError(
+                f"{file} of the checkpoint cannot be read ({error or type(error).__name__}); without it, its slices "
+                "are computed again: remove it to go on so"
+            ) from error
 
 
 _UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, RuntimeError, zipfile.BadZipFile)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -24,10 +24,11 @@ from weft.base.memory import new_tensor
 from weft.errors import AccuracyError, ArgumentError, DTypeError, ShapeError, UnsupportedError
 from weft.networks.graph import Graph
 from weft.networks.plan import NetworkPlan
-from weft.networks.program import Watch
 from weft.networks.tree import TreeStep
 from weft.spec.dtypes import dtype_name
 from weft.spec.memory import overlaps_itself, share_memory
+
+Watch = Callable[[TreeStep, Sequence[Any], Mapping[int, int]], None]
 
 
 def read_tensors(plan: NetworkPlan, tensors: Sequence[Any]) -> list[torch.Tensor]:

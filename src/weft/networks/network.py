@@ -16,7 +16,7 @@ from weft.base.figures import counted
 from weft.engine.calls import Calls
 from weft.errors import ArgumentError, UnsupportedError, call_context
 from weft.networks.changes import Changes, Fixed
-from weft.networks.checks import kind_of, read_changed, read_tensors, result_of, result_place, watch_of
+from weft.networks.checks import kind_of, read_changed, read_tensors, result_of, result_place
 from weft.networks.derivatives import Contractions, alone, as_operations, contractions_of, differentiable
 from weft.networks.long_run import EVERY, Slices, done_with_progress
 from weft.networks.plan import NetworkPlan
@@ -166,14 +166,14 @@ class Network(Generic[Returned]):
             with self._changes.lock:
                 program = self.program(read)
                 touched = self._changes.since(program, operands, read_changed(self.plan, changed))
-                program.run(operands, place, watch_of(self.plan), touched)
+                program.run(operands, place, touched)
                 self._changes.done(program, operands)
         elif self.plan.tree.sliced or self.plan.settings.strip_exponent:
             made = self._sliced_call(Slices(self.work(operands, place), range(self.plan.tree.slices)))
             exponent = made[1] if self.plan.settings.strip_exponent else None
         else:
             program = self.program(read)
-            program.run(operands, place, watch_of(self.plan))
+            program.run(operands, place)
         result = result_of(tensors, out, place)
         return (result if exponent is None else (result, exponent)), program
 
@@ -336,26 +336,24 @@ class Network(Generic[Returned]):
         result is placed, the bytes that travel. `link` is a `weft.distributed.Link` or the name of a preset, by default
         NVLink within machines of eight GPUs, and InfiniBand between them; `target` another GPU ("h200", "sm_90").
         """
-        if (ranks, link, target) != (None, None, None):
-            from weft.networks.by_modes import report as by_modes
-
-            return by_modes.explain(self.plan, ranks, link, target)
-        from weft.networks.report import explain
-
-        return explain(self.plan, self.latest)
+        found: str = self._said("explain", ranks, link, target)
+        return found
 
     def report(self, ranks: int | None = None, link: Any = None, target: str | None = None) -> dict[str, Any]:
         """The plan as data: plain numbers, text and lists; times in seconds, sizes in bytes, work in flops.
 
         With `ranks` that of the intermediates distributed by modes, as for `explain`.
         """
-        if (ranks, link, target) != (None, None, None):
-            from weft.networks.by_modes import report as by_modes
+        found: dict[str, Any] = self._said("report", ranks, link, target)
+        return found
 
-            return by_modes.report(self.plan, ranks, link, target)
-        from weft.networks.report import report
+    def _said(self, what: str, *paper: Any) -> Any:
+        from weft.networks import report
+        from weft.networks.by_modes import report as by_modes
 
-        return report(self.plan, self.latest)
+        if paper != (None, None, None):
+            return getattr(by_modes, what)(self.plan, *paper)
+        return getattr(report, what)(self.plan, self.latest)
 
     def to_graph(self) -> Any:
         """The contraction tree as a `networkx.DiGraph`: see `weft_bench.report.trees.to_graph`."""

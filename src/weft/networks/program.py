@@ -16,6 +16,7 @@ import torch
 
 from weft.base.kept import is_capturing
 from weft.base.memory import new_tensor
+from weft.networks.checks import watch_of
 from weft.networks.order import Orders
 from weft.networks.plan import NetworkPlan
 from weft.networks.replay import Replay, is_worth_while
@@ -27,7 +28,6 @@ from weft.planner.target import target_of
 from weft.plans.side_by_side import FEWEST, compile_side_by_side
 
 KEPT = {"cuda": 1 << 26, "cpu": 1 << 24}  # bytes of an arena that is kept between the calls of `einsum`
-Watch = Callable[[TreeStep, Sequence[Any], Mapping[int, int]], None]
 
 
 class SumPlace(NamedTuple):
@@ -57,7 +57,7 @@ class NetworkProgram:
         self._keep = keep or plan.arena.size <= KEPT.get(self.device.type, 0)
         views = self.views(tensors)
         self._conjugated = frozenset(leaf for leaf, tensor in enumerate(views) if tensor.is_conj())
-        self._strips_exponents = plan.settings.strip_exponent
+        self._strips_exponents, self._watch = plan.settings.strip_exponent, watch_of(plan)
         if self._strips_exponents:
             check_floating("the result", plan.dtype)
         base = self._allocated()
@@ -112,15 +112,14 @@ class NetworkProgram:
         return self._plain
 
     def run(
-        self, tensors: Sequence[torch.Tensor], out: torch.Tensor, watch: Watch | None = None,
-        changed: Collection[int] | None = None,
-    ) -> None:  # fmt: skip
+        self, tensors: Sequence[torch.Tensor], out: torch.Tensor, changed: Collection[int] | None = None
+    ) -> None:
         """A call without slices, into `out`. `changed`: only steps above these operands, the others' results are
         there."""
         with self.lock:
             values = self.values(tensors)
-            self._steps(values, watch, {}, changed)
-            self._finish(values, SumPlace(out, None, True), {}, watch, {})
+            self._steps(values, {}, changed)
+            self._finish(values, SumPlace(out, None, True), {}, {})
 
     def bound(self, tensors: Sequence[torch.Tensor], out: torch.Tensor) -> Callable[[], None]:
         """The run on these operands, of a program without slices: runs take turns, in an arena of their own.
@@ -143,22 +142,21 @@ class NetworkProgram:
 
         return run
 
-    def begin(self, tensors: Sequence[torch.Tensor], watch: Watch | None = None) -> list[Any]:
+    def begin(self, tensors: Sequence[torch.Tensor]) -> list[Any]:
         """Values for slices: the operands', and those that are the same in every slice."""
         values = self.values(tensors)
         if self._strips_exponents:
             find_peaks(values, [leaf for leaf in range(len(tensors)) if leaf not in self._cut], self._first_peak)
-        self._calls(self.once, values, watch, {})
+        self._calls(self.once, values, {})
         return values
 
     def slice(
-        self, number: int, values: list[Any], place: SumPlace, whole: Mapping[int, torch.Tensor],
-        watch: Watch | None = None,
-    ) -> None:  # fmt: skip
+        self, number: int, values: list[Any], place: SumPlace, whole: Mapping[int, torch.Tensor]
+    ) -> None:
         """One slice, into its place. `whole` are the operands of which a slice sees a part."""
         where = self._cut_to(number, values, whole)
-        self._steps(values, watch, where)
-        self._finish(values, place, whole, watch, where)
+        self._steps(values, where)
+        self._finish(values, place, whole, where)
 
     def _cut_to(self, number: int, values: list[Any], whole: Mapping[int, torch.Tensor]) -> Mapping[int, int]:
         """Let values be the parts of operands that a slice sees; returns its indices."""
@@ -281,34 +279,30 @@ class NetworkProgram:
         return step, plan.orders, (values[step.left], values[step.right], c, d), asked, operands
 
     def _steps(
-        self, values: list[Any], watch: Watch | None, where: Mapping[int, int], changed: Collection[int] | None = None
+        self, values: list[Any], where: Mapping[int, int], changed: Collection[int] | None = None
     ) -> None:
         """The steps of a slice but for the last one."""
-        if self.replay is not None and watch is None and changed is None and not is_capturing(self.device):
+        if self.replay is not None and self._watch is None and changed is None and not is_capturing(self.device):
             self.replay.run(values)
         else:
-            self._calls(self._above(self.each, changed), values, watch, where)
+            self._calls(self._above(self.each, changed), values, where)
 
     def _finish(
-        self, values: list[Any], place: SumPlace, whole: Mapping[int, torch.Tensor], watch: Watch | None,
-        where: Mapping[int, int],
-    ) -> None:  # fmt: skip
+        self, values: list[Any], place: SumPlace, whole: Mapping[int, torch.Tensor], where: Mapping[int, int]
+    ) -> None:
         """The last step of a slice: the first one of a sum writes, the others add."""
         _run_last(self.last_call(values, place.into, place.added, place.last, whole), values, place)
         values[self._root.node] = place.into
         if self._strips_exponents:
             find_peaks(values, (self._root.node,), self._first_peak)
-        if watch is not None:
-            watch(self._root, values, where)
+        if self._watch is not None:
+            self._watch(self._root, values, where)
 
-    def _calls(
-        self, calls: Iterable[ContractionCall], values: list[Any], watch: Watch | None,
-        where: Mapping[int, int],
-    ) -> None:  # fmt: skip
+    def _calls(self, calls: Iterable[ContractionCall], values: list[Any], where: Mapping[int, int]) -> None:
         for call in calls:
             self._run(call, values)
-            if watch is not None:
-                watch(TreeStep(call.node, call.left, call.right), values, where)
+            if self._watch is not None:
+                self._watch(TreeStep(call.node, call.left, call.right), values, where)
 
     def _run(self, call: ContractionCall, values: list[Any]) -> None:
         """A step, and the peak of its result where exponents are stripped."""

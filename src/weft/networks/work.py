@@ -14,7 +14,6 @@ from weft.errors import UnsupportedError
 from weft.fn.triton_function import is_triton_function
 from weft.library.views import DIMS, LONGEST
 from weft.networks.checkpoint import HeldSums
-from weft.networks.checks import watch_of
 from weft.networks.program import NetworkProgram, SumPlace
 from weft.networks.rescale import scale_and_exponent
 from weft.networks.slicing import part
@@ -32,11 +31,10 @@ class _Slices:
 
     def __init__(self, program: NetworkProgram, tensors: Sequence[torch.Tensor], out: torch.Tensor) -> None:
         self.program, self.out = program, out
-        self._tensors, self._watch = tensors, watch_of(program.plan)
-        self._values: list[Any] = []
+        self._tensors, self._values = tensors, list[Any]()
 
     def begin(self) -> None:
-        self._values = self.program.begin(self._tensors, self._watch)
+        self._values = self.program.begin(self._tensors)
         self._whole = self.program.cut(self._values)
 
     def one_by_one(self) -> Iterator[tuple[ContractionCall, Callable[[], None]]]:
@@ -83,7 +81,7 @@ class Summing(_Slices):
         return part(self._into, self.program.plan.tree.graph.output, self.program.slices[number * self._summed])
 
     def slice(self, number: int) -> None:
-        self.program.slice(number, self._values, self.place(number), self._whole, self._watch)
+        self.program.slice(number, self._values, self.place(number), self._whole)
 
     def place(self, number: int) -> SumPlace:
         at, turn = divmod(number, self._summed)
@@ -141,7 +139,7 @@ class Scaling(_Slices):
 
     def slice(self, number: int) -> None:
         plan, values, place = self.program.plan, self._values, self.place(number)
-        self.program.slice(number, values, place, self._whole, self._watch)
+        self.program.slice(number, values, place, self._whole)
         # The result is scaled by its own power of two where it is added; all others were as they were read.
         scale, exponent = scale_and_exponent(values[plan.tree.root + 1 :])
         result = plan.tree.graph.result

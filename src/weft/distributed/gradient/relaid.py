@@ -7,7 +7,7 @@ there its gradients are summed over ranks, and the gradient of such a sum is alo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -17,6 +17,8 @@ from weft.base.figures import counted
 from weft.distributed.group.collectives import all_reduce, own_operation
 from weft.distributed.group.ranks import Ranks
 from weft.distributed.planned.moves import TensorRoute
+
+Move = Callable[[torch.Tensor], torch.Tensor]
 
 
 class RankLines(NamedTuple):
@@ -38,53 +40,45 @@ def relaid(tensor: torch.Tensor, route: TensorRoute, among: RankLines) -> torch.
     """This rank's part under the route's target, from that under its source. Every rank calls it."""
     if route.source == route.target:
         return tensor
-    found: torch.Tensor = _Relaid.apply(tensor, route, among)
+
+    def back(grad: torch.Tensor) -> torch.Tensor:
+        among.compare(f"{route.name} on its way from {route.source} to {route.target}")
+        return relaid(grad, replace(route, source=route.target, target=route.source), among)
+
+    found: torch.Tensor = _Linear.apply(tensor, lambda part: route.run(part, among.at, among.lines), back)
     return found
 
 
 def alongside_parts(tensor: torch.Tensor, among: RankLines) -> torch.Tensor:
     """A tensor that the ranks of each of these lines have alike, alongside parts that they do not."""
-    found: torch.Tensor = _AlongsideParts.apply(tensor, among) if among.lines else tensor
+    if not among.lines:
+        return tensor
+
+    def back(grad: torch.Tensor) -> Any:
+        among.compare("a tensor beside parts")
+        return _Linear.apply(grad, lambda part: _summed(part, among), lambda other: alongside_parts(other, among))
+
+    found: torch.Tensor = _Linear.apply(tensor, lambda part: part.view_as(part), back)
     return found
 
 
-class _Relaid(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, route: TensorRoute, among: RankLines) -> Any:
-        ctx.route, ctx.among = route, among
-        return route.run(tensor, among.at, among.lines)
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> Any:
-        route, among = ctx.route, ctx.among
-        among.compare(f"{route.name} on its way from {route.source} to {route.target}")
-        return relaid(grad, replace(route, source=route.target, target=route.source), among), None, None
+def _summed(tensor: torch.Tensor, among: RankLines) -> torch.Tensor:
+    found = tensor.clone(memory_format=torch.contiguous_format)
+    for line in among.lines:
+        if found.numel():
+            operation = own_operation(None, found.dtype)
+            line.wait(all_reduce(line, found, operation), f"all-reduce of a gradient ({counted(line.size, 'rank')})")
+    return found
 
 
-class _AlongsideParts(torch.autograd.Function):
+class _Linear(torch.autograd.Function):
+    """A linear function of a tensor, and that of its gradient."""
+
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, among: RankLines) -> Any:
-        ctx.among = among
-        return tensor.view_as(tensor)
+    def forward(ctx: Any, tensor: torch.Tensor, function: Move, back: Move) -> Any:
+        ctx.back = back
+        return function(tensor)
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> Any:
-        ctx.among.compare("a tensor beside parts")
-        return _Summed.apply(grad, ctx.among), None
-
-
-class _Summed(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, among: RankLines) -> Any:
-        ctx.among = among
-        found = tensor.clone(memory_format=torch.contiguous_format)
-        for line in among.lines:
-            if found.numel():
-                operation = own_operation(None, found.dtype)
-                what = f"all-reduce of a gradient ({counted(line.size, 'rank')})"
-                line.wait(all_reduce(line, found, operation), what)
-        return found
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> Any:
-        return alongside_parts(grad, ctx.among), None
+        return ctx.back(grad), None, None

@@ -14,7 +14,7 @@ from weft.distributed.planned.kernel_model import KernelModel
 from weft.distributed.planned.placement import Placed, Placement
 from weft.distributed.planned.prediction import Prediction, ranked
 from weft.distributed.planned.problem import RankProblem
-from weft.distributed.planned.strategy import Strategy
+from weft.distributed.planned.strategy import BY_PARTS, Strategy
 from weft.spec.notation import label_text, term_text
 
 
@@ -117,7 +117,7 @@ def on_paper(problem: RankProblem, ranks: int, link: Link, kernel: KernelModel, 
 
 
 def _when(how: str, after: bool = False) -> str:
-    if how in ("range", "pieces"):
+    if how in BY_PARTS:
         return ", part by part"
     return ", after all parts" if after else ", before the first part"
 

@@ -23,6 +23,7 @@ from weft.distributed.planned.blocks import LabelRun, LocalBlock
 from weft.distributed.planned.moves import TensorRoute, padded, stacked
 from weft.distributed.planned.placement import Placed
 from weft.distributed.planned.steps import LoopStep
+from weft.distributed.planned.strategy import BY_PARTS
 from weft.distributed.run.call import RankCall
 from weft.distributed.run.sums import PairSums, RankSums
 from weft.spec.notation import Label, label_text
@@ -87,7 +88,7 @@ class Execution(RankCall):
 
     def _ahead(self, tensor: Placed) -> Callable[[], LocalBlock] | None:
         """A whole operand as it is needed, on its way or here already; None where it comes by parts."""
-        if self.strategy.ways[tensor.name] in ("range", "pieces"):
+        if self.strategy.ways[tensor.name] in BY_PARTS:
             return None
         return self._arriving(self.strategy.routes[tensor.name], self.local[tensor.name], self._repeated(tensor))
 

@@ -17,7 +17,7 @@ from weft.distributed.group.link import Link, read_link
 from weft.distributed.group.ranks import Ranks
 from weft.distributed.planned.blocks import LocalBlock
 from weft.distributed.planned.moves import TensorRoute
-from weft.distributed.planned.placement import Placed, Places, held, whole_shape
+from weft.distributed.planned.placement import Placed, Places, whole_shape
 from weft.distributed.planned.prediction import Prediction, predicted, ranked
 from weft.distributed.planned.problem import RankProblem
 from weft.distributed.planned.report import explained, on_paper, paper, title
@@ -34,7 +34,7 @@ from weft.planner.schedule import Scalar
 from weft.plans.checks import check_addend
 from weft.spec.arguments import read_flag
 from weft.spec.dtypes import dtype_name
-from weft.spec.notation import Label, label_text
+from weft.spec.notation import label_text
 
 
 class DistributedPlan:
@@ -275,14 +275,13 @@ class DistributedPlan:
     def _addend(self, c: torch.Tensor, what: str, agree: bool) -> LocalBlock:
         """C's part, and along which modes it is the same for all indices: that its shape on one rank may not tell."""
         problem, d = self.problem, self.problem.d
-        every = self.ranks.exchanged(what, list(c.shape)) if agree else None
-        broadcast: set[Label] = set()
-        for dim, label in enumerate(d.term):
-            for rank, shape in enumerate(every if every is not None else [list(c.shape)]):
-                at = problem.at(rank if every is not None else self.ranks.rank)
-                if shape[dim] == 1 and held(label, problem.extents[label], d.places, problem.mesh, at).extent != 1:
-                    broadcast.add(label)
-        if every is not None:
+        every = self.ranks.exchanged(what, list(c.shape)) if agree else [list(c.shape)]
+        places = [problem.at(rank) for rank in (range(len(every)) if agree else [self.ranks.rank])]
+        broadcast = {
+            label for dim, label in enumerate(d.term) for at, shape in zip(places, every, strict=True)
+            if shape[dim] == 1 and problem.range(label, d.places, at).extent != 1
+        }  # fmt: skip
+        if agree:
             whole_shape(Placed("c", d.term, problem.addend(broadcast, d.places)[1]), every, problem.mesh)
         elif broadcast and any(c.shape[d.term.index(label)] != 1 for label in broadcast):
             raise ShapeError(f"c has no one extent along {', '.join(map(label_text, broadcast))}")

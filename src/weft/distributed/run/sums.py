@@ -24,7 +24,7 @@ from weft.distributed.planned.blocks import LabelRun, LocalBlock
 from weft.distributed.planned.moves import padded, stacked
 from weft.distributed.planned.placement import Span, chunk
 from weft.distributed.planned.steps import LoopStep
-from weft.distributed.planned.strategy import Reduction
+from weft.distributed.planned.strategy import BY_PARTS, Reduction
 from weft.distributed.run.call import RankCall
 from weft.spec.notation import Label, label_text
 
@@ -98,13 +98,11 @@ class RankSums:
     def _target(self, at: int, step: LoopStep) -> Sequence[LocalBlock]:
         """Where a part is contracted to."""
         way = self.reducing if self.reductions else self.moving
-        if way == "pieces" and self.reductions:
-            self.held[at] = [self._pieces(step)]
-            return self.held[at]
-        if way in ("range", "pieces"):
+        if way in BY_PARTS:
             assert self.label is not None
             spans = {**self.split, self.label: LabelRun.of(step.spans[0])}
-            self.held[at] = self._blocks(spans)
+            of_all = way == "pieces" and self.reductions
+            self.held[at] = [self._pieces(step)] if of_all else self._blocks(spans)
             return self.held[at]
         if self.whole is None:
             direct = not self.reductions and self.strategy.summed == self.call.problem.d.places
@@ -247,7 +245,7 @@ class RankSums:
         there = call.spans(call.finished_as)
         want = {label: _common(have[label], there[label]) for label in self.term}
         value, *beside = (call.block(tensor, have).cut(want)[0] for tensor in sums)
-        alone = self.moving in ("range", "pieces")
+        alone = self.moving in BY_PARTS
         if alone:
             out = call.empty(want, self.work.types)
         elif self.strategy.leaving.moves:
