@@ -159,16 +159,9 @@ def replayed(tree: Tree) -> list[TreeStep]:
 
 def _span(tree: Tree, leaf: int) -> int:
     """Elements from the first to the last of the part of an operand that a slice sees."""
-    operand, strides, step = tree.graph.operands[leaf], [], 1
-    for extent in reversed(operand.shape):
-        strides.append(step)
-        step *= extent
-    strides.reverse()
-    span = 1
-    for label, stride in zip(operand.term, operand.strides(strides), strict=True):
-        extent = tree.graph.extents[label]
-        if not extent:
-            return 0
-        if label not in tree.sliced:
-            span += (extent - 1) * stride
-    return span
+    operand = tree.graph.operands[leaf]
+    view = operand.view(torch.empty(operand.shape, device="meta"))
+    if not view.numel():
+        return 0
+    dims = zip(operand.term, view.shape, view.stride(), strict=True)
+    return 1 + sum((extent - 1) * stride for label, extent, stride in dims if label not in tree.sliced)

@@ -15,17 +15,9 @@ import torch
 
 from weft.errors import NotationError
 from weft.fn.laws import Early
+from weft.spec import Label, Notation
 from weft.spec.contraction import mode_extents
-from weft.spec.notation import (
-    Label,
-    Notation,
-    Term,
-    expand,
-    from_sequences,
-    implicit_from_sequences,
-    label_text,
-    terms_of,
-)
+from weft.spec.notation import Term, expand, from_sequences, implicit_from_sequences, label_text, terms_of
 
 
 class LabelCut(NamedTuple):
@@ -66,14 +58,6 @@ class Dims:
             if label in length:  # the dimension here has still both labels
                 tensor = tensor.unflatten(at, (tensor.shape[at] // length[label], length[label]))
         return tensor
-
-    def strides(self, strides: Sequence[int]) -> tuple[int, ...]:
-        """Strides of the view of a tensor that has the strides `strides`."""
-        outer = {cut.outer for cut in self.cuts}
-        inner = [label for label in self.term if label not in outer]
-        found = {label: sum(strides[dim] for dim in dims) for label, dims in zip(inner, self.dims, strict=True)}
-        found |= {cut.outer: cut.length * found[cut.inner] for cut in self.cuts}
-        return tuple(found[label] for label in self.term)
 
     def cut(self, cut: LabelCut) -> Dims:
         """Dimensions where one label is cut in two."""

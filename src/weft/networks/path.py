@@ -13,21 +13,10 @@ from typing import Any, NamedTuple
 
 from weft.base.figures import counted
 from weft.errors import ArgumentError, NotationError, WorkspaceError
+from weft.networks import searches
 from weft.networks.cost import Model
 from weft.networks.graph import Graph
-from weft.networks.searches import (
-    INSTALL,
-    SOME,
-    Found,
-    Pairs,
-    as_sets,
-    asked,
-    exact,
-    from_left,
-    has_cotengra,
-    random_greedy,
-    reconfigured,
-)
+from weft.networks.searches import Found, Pairs
 from weft.networks.tree import Tree, pairs_of_path
 
 WORDS = ("auto", "greedy", "optimal", "auto-hq")
@@ -63,13 +52,13 @@ def find_path(graph: Graph, optimize: Any, model: Model, fit: Fit = as_it_is) ->
         return Found(tuple((0, 1) for _ in range(count - 1)), "the only one")
     if graph.ordered:
         late = f"; nothing is reduced before the last step: {graph.early.broken}" if graph.early.never else ""
-        return Found(from_left(count), f"from left to right, as nothing is known of the algebra's order{late}")
+        return Found(searches.from_left(count), f"from left to right, as nothing is known of the algebra's order{late}")
     if hasattr(optimize, "get_ssa_path"):
         return _of_tree(graph, optimize)
     if isinstance(optimize, str):
         if optimize == "auto":
             return fastest(graph, model, fit)
-        return Found(asked(graph, optimize), optimize)
+        return Found(searches.asked(graph, optimize), optimize)
     if callable(optimize):
         return _of_optimizer(graph, optimize)
     if isinstance(optimize, Sequence):
@@ -104,10 +93,10 @@ def _label_like(graph: Graph, tree: Any, label: Any) -> int:
 
 def _of_optimizer(graph: Graph, optimizer: Callable[..., Any]) -> Found:
     """An optimizer as opt_einsum calls one; one of cotengra may slice too."""
-    inputs, output, sizes = as_sets(graph)
+    inputs, output, sizes = searches.as_sets(graph)
     name = type(optimizer).__name__
     if hasattr(optimizer, "search") and type(optimizer).__module__.startswith("cotengra"):
-        tree = optimizer.search([tuple(term) for term in inputs], tuple(output), sizes)
+        tree = optimizer.search(*searches.as_tuples(graph))
         sliced = tuple(getattr(tree, "sliced_inds", ()))
         return Found(pairs_of_path(tree.get_ssa_path(), len(inputs), ssa=True), name, sliced)
     try:
@@ -123,14 +112,14 @@ def fastest(graph: Graph, model: Model, fit: Fit) -> Found:
     for source, pairs in _paths(graph, model):
         race.add(source, Tree.of(graph, pairs))
     many = len(graph.operands) > FEW
-    if many and has_cotengra() and race.best.seconds > WORTH * model.launch * len(graph.operands):
+    if many and searches.has_cotengra() and race.best.seconds > WORTH * model.launch * len(graph.operands):
         for entry in race.ranked[:_TRIED]:
             race.improve(entry, _SMALL)
         _search_on(race)
     found = race.sliced()
     source = f"{found.source}, the fastest of {counted(race.looked_at, 'path')} by weft's count"
-    if many and not has_cotengra():
-        source += f"; cotengra finds better ones: {INSTALL}"
+    if many and not searches.has_cotengra():
+        source += f"; cotengra finds better ones: {searches.INSTALL}"
     return Found(found.tree.pairs, source, found.tree.sliced_labels)
 
 
@@ -172,10 +161,10 @@ class _Race:
 
     def improve(self, entry: _RankedTree, size: int, rounds: int = 1) -> _RankedTree:
         """An entry whose subtrees are searched anew while that makes it faster, where cotengra is there to search."""
-        if not has_cotengra():
+        if not searches.has_cotengra():
             return entry
         for _ in range(rounds):
-            tree = reconfigured(entry.tree, self.model, size)
+            tree = searches.reconfigured(entry.tree, self.model, size)
             found = self.add(f"{entry.source.removesuffix(_IMPROVED)}{_IMPROVED}", tree)
             if found >= entry:
                 break
@@ -212,15 +201,15 @@ def _paths(graph: Graph, model: Model) -> Iterator[tuple[str, Pairs]]:
         yield from ((f"{pairs[0]} first", pairs) for pairs in _OF_THREE)
         return
     if count <= FEW:
-        yield "from left to right", from_left(count)
-        yield "opt_einsum optimal", asked(graph, "optimal" if count <= 5 else "dp")
-        if has_cotengra():
-            yield "cotengra's optimal search", exact(graph, model)
-    yield "opt_einsum greedy", asked(graph, "greedy")
-    if FEW < count <= SOME:
-        yield "opt_einsum auto", asked(graph, "auto")
-    if count > FEW and has_cotengra():
-        yield "cotengra's greedy search", random_greedy(graph, max(1, min(_QUICK, _QUICK * _LARGE // count)))
+        yield "from left to right", searches.from_left(count)
+        yield "opt_einsum optimal", searches.asked(graph, "optimal" if count <= 5 else "dp")
+        if searches.has_cotengra():
+            yield "cotengra's optimal search", searches.exact(graph, model)
+    yield "opt_einsum greedy", searches.asked(graph, "greedy")
+    if FEW < count <= searches.SOME:
+        yield "opt_einsum auto", searches.asked(graph, "auto")
+    if count > FEW and searches.has_cotengra():
+        yield "cotengra's greedy search", searches.random_greedy(graph, max(1, min(_QUICK, _QUICK * _LARGE // count)))
 
 
 def _search_on(race: _Race) -> None:
@@ -229,7 +218,7 @@ def _search_on(race: _Race) -> None:
     starts = [(_MANY, 0)] if seconds > LONG else []
     starts += [(_QUICK, seed) for seed in _SEEDS] if seconds > LONGER else []
     for repeats, seed in starts:
-        pairs = random_greedy(race.graph, repeats, seed)
+        pairs = searches.random_greedy(race.graph, repeats, seed)
         race.improve(race.add("cotengra's longer greedy search", Tree.of(race.graph, pairs)), _SMALL)
     if seconds > LONG or len(race.graph.operands) <= _LARGE:
         for entry in race.ranked[:_TRIED]:

@@ -8,6 +8,7 @@ import torch
 
 from weft.base.describe import folded, table
 from weft.base.figures import counted, duration, si
+from weft.networks.fit import StepRoles
 from weft.networks.plan import NetworkPlan
 from weft.networks.tree import TreeStep
 
@@ -109,7 +110,7 @@ def _line(step: dict[str, Any]) -> str:
 
 def _step(network: NetworkPlan, program: Any, step: TreeStep) -> dict[str, Any]:
     tree, graph = network.tree, network.tree.graph
-    left, right, out = (tree.nodes[node] for node in (step.left, step.right, step.node))
+    roles = StepRoles.of(*(tree.nodes[node] for node in (step.left, step.right, step.node)))
     factor = 8 if network.dtypes[step.node].is_complex else 2
     sizes = [tree.size(node) * network.dtypes[node].itemsize for node in (step.left, step.right, step.node)]
     texts = [graph.text(network.orders[node]) for node in (step.left, step.right, step.node)]
@@ -119,10 +120,7 @@ def _step(network: NetworkPlan, program: Any, step: TreeStep) -> dict[str, Any]:
         "node": step.node,
         "of": [step.left, step.right],
         "equation": f"{texts[0]},{texts[1]}->{texts[2]}",
-        "m": graph.size((left & out) - right),
-        "n": graph.size((right & out) - left),
-        "k": graph.size((left | right) - out),
-        "batch": graph.size(left & right & out),
+        **{role: graph.size(getattr(roles, role)) for role in ("m", "n", "k", "batch")},
         "flops": factor * tree.macs(step),
         "bytes": sum(sizes),
         "result_bytes": sizes[2],

@@ -63,9 +63,7 @@ def asked(graph: Graph, word: str) -> Pairs:
         import cotengra
 
         try:
-            tree = cotengra.array_contract_tree(
-                [tuple(term) for term in inputs], tuple(output), sizes, optimize=word, canonicalize=False
-            )
+            tree = cotengra.array_contract_tree(*as_tuples(graph), optimize=word, canonicalize=False)
         except (KeyError, ValueError) as error:
             raise ArgumentError(f"optimize={word!r} is known to neither opt_einsum nor cotengra") from error
         return pairs_of_path(tree.get_ssa_path(), len(inputs), ssa=True)
@@ -78,15 +76,13 @@ def random_greedy(graph: Graph, repeats: int, seed: int = 0) -> Pairs:
     """The path of the fewest products among several randomized greedy searches."""
     import cotengra
 
-    inputs, output, sizes = as_sets(graph)
     search = cotengra.RandomGreedyOptimizer(max_repeats=repeats, seed=seed, accel=False, parallel=False)
-    return pairs_of_path(search([tuple(term) for term in inputs], tuple(output), sizes), len(inputs))
+    return pairs_of_path(search(*as_tuples(graph)), len(graph.operands))
 
 
 def exact(graph: Graph, model: Model) -> Pairs:
     """The path of the least work, products and bytes weighed as the model does; for few operands."""
-    inputs, output, sizes = as_sets(graph)
-    return pairs_of_path(_optimal(model)([tuple(term) for term in inputs], tuple(output), sizes), len(inputs))
+    return pairs_of_path(_optimal(model)(*as_tuples(graph)), len(graph.operands))
 
 
 def reconfigured(tree: Tree, model: Model, size: int) -> Tree:
@@ -117,6 +113,12 @@ def as_sets(graph: Graph) -> tuple[list[frozenset[int]], frozenset[int], dict[in
     """The graph as both libraries take it. Labels stay numbers: sets of them have one order in every process."""
     inputs = [frozenset(term) for term in graph.terms]
     return inputs, frozenset(graph.output), {label: max(extent, 1) for label, extent in enumerate(graph.extents)}
+
+
+def as_tuples(graph: Graph) -> tuple[list[tuple[int, ...]], tuple[int, ...], dict[int, int]]:
+    """The graph as cotengra takes it."""
+    inputs, output, sizes = as_sets(graph)
+    return [tuple(term) for term in inputs], tuple(output), sizes
 
 
 def _optimal(model: Model) -> Any:
