@@ -9,7 +9,7 @@ from typing import Any
 from weft.api.keywords import Equation
 from weft.base.factors import addition
 from weft.distributed.group.ranks import Ranks
-from weft.distributed.out_of_core.blocked import OutOfCorePlan, read_place, refuse_gradients, refuse_ranks
+from weft.distributed.out_of_core.blocked import OutOfCorePlan, read_place, refuse_gradients
 from weft.distributed.planned.lines import lines_of, ranks_of, shape_of
 from weft.distributed.run.asked import RankRequest, computed, is_dtensor, read_asked
 from weft.distributed.run.kept import kept_or_made, said_of
@@ -78,8 +78,8 @@ def plan(
     what = f"distributed.plan({equation!r})"
     with call_context(lambda: what):
         if device is not None:
-            refuse_ranks(placements=placements, group=group, mesh=mesh)
-            return _in_blocks("plan", equation, a, b, device, memory_limit, link, c is not None, options)
+            given = {"placements": placements, "group": group, "mesh": mesh}
+            return _in_blocks("plan", equation, a, b, given, device, memory_limit, link, c is not None, options)
         _refuse_limit(memory_limit)
         group, ranks = _ranks_of(group, mesh, timeout, a, b)
         return _planned("plan", what, ranks, (group, mesh), equation, a, b, placements, link, agree, options)
@@ -121,10 +121,9 @@ def contract(
     what = f"distributed.contract({equation!r})"
     with call_context(lambda: what):
         if device is not None:
-            refuse_ranks(placements=placements, group=group, mesh=mesh)
-            out = options.pop("out", None)
+            out, given = options.pop("out", None), {"placements": placements, "group": group, "mesh": mesh}
             added = addition(c, beta, out)[0] is not None
-            blocks = _in_blocks("contract", equation, a, b, device, memory_limit, link, added, options)
+            blocks = _in_blocks("contract", equation, a, b, given, device, memory_limit, link, added, options)
             return blocks(a, b, c=c, alpha=alpha, beta=beta, out=out, validate=validate)
         _refuse_limit(memory_limit)
         group, ranks = _ranks_of(group, mesh, timeout, a, b)
@@ -145,10 +144,13 @@ def _refuse_limit(memory_limit: Any) -> None:
 
 
 def _in_blocks(
-    call: str, equation: Equation, a: Any, b: Any, device: Any, memory_limit: Any, link: Any, added: bool,
-    options: Mapping[str, Any],
+    call: str, equation: Equation, a: Any, b: Any, given: Mapping[str, Any], device: Any, memory_limit: Any, link: Any,
+    added: bool, options: Mapping[str, Any],
 ) -> OutOfCorePlan:  # fmt: skip
     """A plan for one device, with the arguments of a plan for a single rank."""
+    for name, value in given.items():
+        if value is not None:
+            raise ArgumentError(f"device= is for tensors that one device does not hold, {name}= for several ranks")
     refuse_unknown("contract", options, "distributed")
     place, limit = read_place(device, memory_limit)
     asked = read_asked(call, equation, a, b, (1,), None, options)

@@ -119,7 +119,7 @@ class SlicesOverRanks(Slices):
         tree = given.network.tree
         parts = frozenset(range(tree.slices // tree.summed))
         work = given.work(operands, place, parts - plan.mine_whole)
-        super().__init__(work, plan.mine, before=tree.slices - sum(map(len, plan.share)))
+        super().__init__(work, plan.share[plan.ranks.rank], before=tree.slices - sum(map(len, plan.share)))
         self.visible = plan.ranks.rank == 0
         self._plan = plan
 

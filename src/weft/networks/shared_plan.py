@@ -54,11 +54,6 @@ class SharedPlan:
         return cls(ranks, share, files, run, parts if network.result_bytes else (), whole, end_of(network))
 
     @property
-    def mine(self) -> Sequence[int]:
-        """The slices of this rank."""
-        return self.share[self.ranks.rank]
-
-    @property
     def mine_whole(self) -> frozenset[int]:
         """The parts that this rank finishes."""
         return frozenset(part.number for part in self.parts if part.number in self.whole and self.has(part))

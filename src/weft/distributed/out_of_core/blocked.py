@@ -299,9 +299,3 @@ def refuse_gradients(**given: Any) -> None:
                 f"{name} requires a gradient: with device= there is none (over ranks there is), detach {name}"
             )
 
-
-def refuse_ranks(**given: Any) -> None:
-    for name, value in given.items():
-        if value is not None:
-            raise ArgumentError(f"device= is for tensors that one device does not hold, {name}= for several ranks")
-

@@ -8,7 +8,7 @@ from typing import Any
 import torch.distributed as dist
 
 from weft.distributed.group.ranks import Ranks, find_ranks
-from weft.distributed.planned.placement import coordinates, rank_at, read_mesh
+from weft.distributed.planned.placement import coordinates, read_mesh
 from weft.errors import ArgumentError
 
 _made: dict[tuple[Any, ...], tuple[Ranks, ...]] = {}  # by the group itself, its name and the mesh
@@ -52,11 +52,10 @@ def _is_mesh(group: Any) -> bool:
 
 def _line(ranks: Ranks, mesh: tuple[int, ...], dim: int) -> Ranks:
     """The ranks that differ from this one in one coordinate. Only they take part in making their group."""
-    here = coordinates(ranks.rank, mesh)
     every = dist.get_process_group_ranks(ranks.group)
-    members = [
-        every[rank_at([at if one == dim else here[one] for one in range(len(mesh))], mesh)] for at in range(mesh[dim])
-    ]
+    apart = math.prod(mesh[dim + 1 :])  # of neighbours: ranks count row by row
+    first = ranks.rank - apart * coordinates(ranks.rank, mesh)[dim]
+    members = [every[first + at * apart] for at in range(mesh[dim])]
     if len(members) == ranks.size == math.prod(mesh):
         return ranks
     return find_ranks(dist.new_group(members, use_local_synchronization=True), ranks.timeout, ranks)

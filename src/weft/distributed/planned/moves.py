@@ -20,7 +20,6 @@ import torch
 
 from weft.base.cached import cached_property
 from weft.distributed.group.collectives import all_gather, all_to_all
-from weft.distributed.group.link import Link
 from weft.distributed.group.ranks import Ranks
 from weft.distributed.planned.placement import Places, Span, chunk, held
 from weft.spec.notation import Label, label_text
@@ -129,9 +128,6 @@ class TensorRoute:
             if move.kind == "all-to-all":
                 places[move.line] = move.target
         return found
-
-    def seconds(self, item: int, link: Link) -> float:
-        return sum(link.seconds(move.kind, size, ranks) for move, size, ranks in self.steps(item))
 
 
 def padded(tensor: torch.Tensor, rows: int, dim: int = 0) -> torch.Tensor:

@@ -128,13 +128,6 @@ def coordinates(rank: int, mesh: Sequence[int]) -> tuple[int, ...]:
     return tuple(reversed(found))
 
 
-def rank_at(at: Sequence[int], mesh: Sequence[int]) -> int:
-    rank = 0
-    for extent, coordinate in zip(mesh, at, strict=True):
-        rank = rank * extent + coordinate
-    return rank
-
-
 @dataclass(frozen=True)
 class Placed:
     """One tensor of a call: its name, its labels, how it is placed."""

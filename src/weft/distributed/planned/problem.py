@@ -40,9 +40,6 @@ class RankProblem:
     def bytes_of(self, name: str) -> int:
         return math.prod(self.shapes[name]) * self.items[name]
 
-    def flops(self) -> int:
-        return 2 * math.prod(self.extents[label] for label in self.labels)
-
     def range(self, label: Label, places: Sequence[Label | None], at: Sequence[int]) -> Span:
         return held(label, self.extents[label], tuple(places), self.mesh, at)
 

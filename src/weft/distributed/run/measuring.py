@@ -84,12 +84,6 @@ def sampled_of(
     return Sampled.of(request, parts["a"], parts["b"], addend, *factors, operands)
 
 
-def starts(problem: RankProblem, rank: int) -> list[int]:
-    """Where a rank's part of D begins along each mode."""
-    at = problem.at(rank)
-    return [problem.range(label, problem.d.places, at).start for label in problem.d.term]
-
-
 FEWEST, MOST = 3, 100  # calls that are measured
 BUDGET = 0.3  # seconds of them
 

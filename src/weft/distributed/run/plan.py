@@ -25,7 +25,7 @@ from weft.distributed.planned.strategy import Strategy
 from weft.distributed.planned.timeline import HOST, Timeline
 from weft.distributed.run.asked import RankRequest, asked_of, asking, check_part, is_dtensor, key_of, local
 from weft.distributed.run.execution import Execution
-from weft.distributed.run.measuring import BUDGET, MeasuredCalls, measured_calls, sampled_of, starts, warmed
+from weft.distributed.run.measuring import BUDGET, MeasuredCalls, measured_calls, sampled_of, warmed
 from weft.errors import ArgumentError, ShapeError, call_context
 from weft.oracle.validate import check_supported
 from weft.planner.options import Options
@@ -60,7 +60,8 @@ class DistributedPlan:
         self.candidates: list[Prediction] = ranked(problem, self.kernel, self.link)
         self.prediction: Prediction = self.candidates[0]
         at = problem.at(ranks.rank)
-        self.shape = tuple(problem.range(label, problem.d.places, at).extent for label in problem.d.term)
+        self._spans = [problem.range(label, problem.d.places, at) for label in problem.d.term]
+        self.shape = tuple(span.extent for span in self._spans)
         self.dtypes = self._work.types
 
     def __call__(
@@ -222,8 +223,7 @@ class DistributedPlan:
             else:
                 results = self.execute(*call, alpha, beta, recorder)
             if sampled is not None:
-                start = starts(self.problem, self.ranks.rank)
-                judged = results[:1] if self.problem.pairs else results
+                judged, start = results[:1] if self.problem.pairs else results, [span.start for span in self._spans]
                 self.ranks.agreed(f"{what}: validate", lambda: sampled.compare(judged, start))
         if self.problem.pairs:
             results = [results[0], *along_each(results[1], self.request)]
