@@ -7,7 +7,7 @@ in three operands or more (a hyper-edge) needs nothing special: it stays until t
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -106,11 +106,7 @@ class Graph:
         which is the last. `length` divides the label's extent."""
         cut, extent = LabelCut(len(self.extents), label, length), self.extents[label]
         extents = (*self.extents[:label], length, *self.extents[label + 1 :], extent // length)
-        operands = tuple(operand.cut(cut) for operand in self.operands)
-        return replace(
-            self, operands=operands, result=self.result.cut(cut), extents=extents,
-            names=(*self.names, self.names[label]),
-        )  # fmt: skip
+        return self._changed(lambda dims: dims.cut(cut), extents, (*self.names, self.names[label]))
 
     def together(self) -> Graph:
         """The network with every label whole."""
@@ -120,11 +116,13 @@ class Graph:
         for cut in self.cuts:
             extents[cut.inner] *= extents[cut.outer]
         count = len(extents) - len(self.cuts)
-        operands = tuple(operand.together() for operand in self.operands)
-        return replace(
-            self, operands=operands, result=self.result.together(), extents=tuple(extents[:count]),
-            names=self.names[:count],
-        )  # fmt: skip
+        return self._changed(Dims.together, tuple(extents[:count]), self.names[:count])
+
+    def _changed(
+        self, change: Callable[[Dims], Dims], extents: tuple[int, ...], names: tuple[Hashable, ...]
+    ) -> Graph:
+        operands = tuple(map(change, self.operands))
+        return replace(self, operands=operands, result=change(self.result), extents=extents, names=names)
 
     def size(self, labels: Any) -> int:
         """How many elements a tensor of these labels has."""

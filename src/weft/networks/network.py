@@ -216,9 +216,10 @@ class Network(Generic[Returned]):
         with outside_transforms():
             program = self.latest = NetworkProgram(self.plan, self._operands(read), keep=keep, graphs=graphs)
         if measured and self.plan.settings.options.tune == "measure":
-            from weft.networks.tuning import first_tuned
+            from weft.networks.tuning import measured as tuned
 
-            return first_tuned(self, program, read)
+            operands = [operand.detach() for operand in self._operands(read)]
+            return tuned(self, program, operands, TuningReport("network", BUDGET))
         self._calls.keep(place, read, program)
         return program
 

@@ -128,10 +128,7 @@ class NetworkProgram:
         """
         if self.replay is not None:
             return partial(self.run, tensors, out)
-        values, lock = self.values_in(self._allocated()), RLock()
-        values[: len(tensors)] = self.views(tensors)
-        for leaf in self._conjugated:
-            values[leaf] = as_launched(values[leaf])
+        values, lock = self.values(tensors, self.values_in(self._allocated())), RLock()
         steps = [call.bound(values) for call in self.each]
         steps.append(self.last_call(values, out, None, True).bound(values, out))
 
@@ -205,10 +202,10 @@ class NetworkProgram:
             found[at] = operand.view(found[at])
         return found
 
-    def values(self, tensors: Sequence[torch.Tensor]) -> list[Any]:
+    def values(self, tensors: Sequence[torch.Tensor], places: list[Any] | None = None) -> list[Any]:
         """Values of all nodes for one call: its operands, and the intermediates' places; with `strip_exponent` places
         for their peaks stand behind them."""
-        values = self._places()
+        values = self._places() if places is None else places
         values[: len(tensors)] = self.views(tensors)
         for leaf in self._conjugated:
             values[leaf] = as_launched(values[leaf])

@@ -160,13 +160,6 @@ def read_functions(tree: Tree, functions: Any) -> dict[int, Callable[..., Any]]:
     return found
 
 
-def _listed_labels(key: Any) -> tuple[Any, ...]:
-    """The labels that name a node."""
-    if key is None or isinstance(key, (bool, float, complex)) or not isinstance(key, Iterable):
-        raise NotationError(f"a node is named by its number or by labels, not by {key!r}")
-    return tuple(key)
-
-
 def _node_of(tree: Tree, key: Any) -> int:
     graph = tree.graph
     if isinstance(key, int) and not isinstance(key, bool):
@@ -176,7 +169,9 @@ def _node_of(tree: Tree, key: Any) -> int:
             f"node {key} is no result of a step: operands are 0 to {tree.leaves - 1}, results {tree.leaves} to "
             f"{tree.root}"
         )
-    names = set(_listed_labels(key))
+    if not isinstance(key, Iterable):
+        raise NotationError(f"a node is named by its number or by labels, not by {key!r}")
+    names = set(key)
     whole = tree.whole()
     matching = [
         step.node for step in whole.steps if {graph.names[label] for label in whole.nodes[step.node]} == names

@@ -15,7 +15,7 @@ from weft.planner.target import target_of
 from weft.planner.validity import outdate
 from weft.plans.promoting import PromotingLaunch
 from weft.plans.side_by_side import compiled
-from weft.tune.many import BUDGET, TuningReport, TuningTask, read_effort, tune_many
+from weft.tune.many import TuningReport, TuningTask, read_effort, tune_many
 
 
 def warm(network: Any, tensors: Sequence[Any]) -> None:
@@ -43,24 +43,15 @@ def tune(network: Any, tensors: Sequence[Any], budget: Any, workers: Any) -> Tun
     read = operands[: len(tensors)]
     program = network.program(read, measured=False)
     with call_context(lambda: "network.tune"):
-        _measure(network, program, operands, report, compilers)
-    network.program(read, measured=False)
+        measured(network, program, operands, report, compilers)
     return report
 
 
-def first_tuned(network: Any, program: NetworkProgram, read: Sequence[torch.Tensor]) -> NetworkProgram:
-    """The program in the place of one that was just made, for a network with ``tune="measure"``: of steps that were
-    measured."""
-    operands = [operand.detach() for operand in network.operands(read)]
-    _measure(network, program, operands, TuningReport("network", BUDGET), None)
-    found: NetworkProgram = network.program(read, measured=False)
-    return found
-
-
-def _measure(
-    network: Any, program: NetworkProgram, operands: Sequence[torch.Tensor], report: TuningReport, workers: int | None
-) -> None:
-    """Measure what could serve the steps of a program; the fastest is stored, and taken by what is planned anew."""
+def measured(
+    network: Any, program: NetworkProgram, operands: Sequence[torch.Tensor], report: TuningReport,
+    workers: int | None = None,
+) -> NetworkProgram:  # fmt: skip
+    """Measure what could serve the steps of a program: the fastest is stored, and taken by the one that is returned."""
     with program.lock:
         work = work_of(program, operands, network.place(), ())
         work.begin()
@@ -75,6 +66,8 @@ def _measure(
     tune_many([_task(step, times[place]) for place, step in steps.items()], report, workers)
     if report.changed:
         outdate()  # so that steps are planned anew, by what was measured now or earlier
+    found: NetworkProgram = network.program(operands[: len(network.plan.folded.given)], measured=False)
+    return found
 
 
 def _task(step: ContractionCall, times: int) -> TuningTask:

@@ -9,7 +9,6 @@ import torch
 
 from weft.autograd.function import apply
 from weft.autograd.spec import Letters, check_differentiable, plain
-from weft.distributed.gradient.explain import lines_of
 from weft.distributed.gradient.rule import RankProduct
 from weft.distributed.planned.blocks import LocalBlock
 from weft.distributed.planned.placement import Places
@@ -59,7 +58,7 @@ class Gradients:
             lines = [f"none: over ranks the algebra {algebra.name} has no gradient"]
         else:
             try:
-                lines = list(lines_of(self._made(asking, None)))
+                lines = list(self._made(asking, None).lines())
             except WeftError as error:
                 lines = [f"none: {error}"]
         names = [name for name in plan.asked.options.operands if key_of(name) in asking]

@@ -8,7 +8,7 @@ share it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,14 +17,17 @@ import torch
 from weft.api.lookup import one_of
 from weft.autograd import hooks
 from weft.autograd.backward import Needs, Steps, operand_source
+from weft.autograd.explain import kept, named
 from weft.autograd.product import Product
-from weft.autograd.spec import Plain
+from weft.autograd.spec import Plain, is_smooth
 from weft.autograd.steps import ONE, GradientStep, Spread, with_modes
+from weft.base.figures import duration
 from weft.distributed.gradient.relaid import RankLines, alongside_parts, relaid
 from weft.distributed.group.ranks import Ranks
 from weft.distributed.planned.blocks import LocalBlock
 from weft.distributed.planned.moves import TensorRoute
 from weft.distributed.planned.placement import Places, Span, held
+from weft.distributed.planned.report import way
 from weft.planner.options import Options
 from weft.planner.schedule import Scalar
 from weft.plans.derivatives import asks
@@ -236,12 +239,31 @@ class RankProduct(Product):
 
     # -- described -----------------------------------------------------------------------------------------------------
 
-    def forward_sketch(self, sources: dict[str, torch.Tensor]) -> Any:
-        """The plan of the forward pass, as this rank alone makes it where it was not used yet."""
-        return self._forward(sources["A"], sources["B"], [sources[name] for name in self._inputs[3:]], sketched=True)
+    def lines(self) -> Iterator[str]:
+        """The forward pass where it keeps its sums, each step of a full backward pass, and what is kept."""
+        sources = {name: self._nothing(meta.shape, meta.dtype) for name, meta in self.metas().items()}
+        if self.kept:
+            beside = [sources[name] for name in self._inputs[3:]]
+            plan = self._forward(sources["A"], sources["B"], beside, sketched=True)
+            yield from self._said("D, and the sums that are kept", ("A", "B", "D"), plan)
+        for step in self.steps(tuple(is_smooth(dtype) for dtype in self.spec.results), self.needs):
+            left, right = (step.source, ONE) if isinstance(step, Spread) else (step.left, step.right)
+            yield from self._said(step.line(), (left, right, step.target), self._sketch(step, sources))
+        yield kept(self, " of this rank's")
 
-    def sketch(self, step: GradientStep | Spread, sources: dict[str, torch.Tensor]) -> Any:
-        """The plan of a step alike; None where it is of a rank's own elements. Its result is one more of `sources`."""
+    def _said(self, text: str, names: tuple[str, str, str], plan: Any) -> Iterator[str]:
+        """A step in a line, and under it what its ranks share out, what moves, and when it will be done."""
+        lines = [text, "  of each rank's own elements, and what of others belongs to them"]
+        if plan is not None:
+            found = plan.prediction
+            lines[1] = f"  predicted {duration(found.seconds)}, {found.timeline.bounds} bounds it"
+            lines += [f"  {line}" for line in way(found.strategy, names)]
+        for line in lines:
+            yield named(line, self.form)
+
+    def _sketch(self, step: GradientStep | Spread, sources: dict[str, torch.Tensor]) -> Any:
+        """The plan of a step, as this rank alone makes it where it was not used yet; None where it is of a rank's own
+        elements. Its result is one more of `sources`."""
         if isinstance(step, Spread):
             sources[step.target] = self._empty(step.target, step.want, step.dtype)
             return None
@@ -255,14 +277,11 @@ class RankProduct(Product):
             left = self._empty(step.left, step.text.split(",->")[0], self._summed_in(step.out_dtype))
         return self._plan_of(step, left, right, options, sketched=True)
 
-    def empty_parts(self) -> dict[str, torch.Tensor]:
-        """This rank's part of every source, with nothing in it."""
-        return {name: self._nothing(meta.shape, meta.dtype) for name, meta in self.metas().items()}
-
     def _empty(self, name: str, term: str, dtype: torch.dtype) -> torch.Tensor:
         return self._nothing(self.part(name, term), dtype)
 
     def _nothing(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """This rank's part of a source, with nothing in it."""
         return torch.empty((), dtype=dtype, device=self.device).expand(shape)
 
 

@@ -185,15 +185,13 @@ def asked_of(
         raise ArgumentError(f"a is on {local_a.device}, b is on {local_b.device}")
     terms = {"a": notation.inputs[0], "b": notation.inputs[1], "d": notation.output}
     named = read_named(placements, (*terms, *options.operands))
-    places: dict[str, Places] = {}
-    for name, (modes, _) in options.operands.items():
-        given_place = named.get(name) if name not in terms else None  # those names are A's, B's and D's
-        places[key_of(name)] = read_places(key_of(name), given_place, tuple(modes), mesh)  # type: ignore[arg-type]
-    for name, term in terms.items():
-        value = {"a": a, "b": b}.get(name)
-        own = name not in named and is_dtensor(value)
-        given = dtensor_places(name, value, term) if own else named.get(name)
-        places[name] = read_places(name, given, term, mesh)
+    # Placements of these names are A's, B's and D's, whatever operands are called.
+    given = {name if name in terms else key_of(name): place for name, place in named.items()}
+    for name, value in (("a", a), ("b", b)):
+        if name not in given and is_dtensor(value):
+            given[name] = dtensor_places(name, value, terms[name])
+    every: dict[str, Any] = {key_of(name): tuple(modes) for name, (modes, _) in options.operands.items()}  # type: ignore[arg-type]
+    places = {key: read_places(key, given.get(key), term, mesh) for key, term in {**every, **terms}.items()}
     found += tuple([key_of(name) for name, tensor in options.tensors.items() if asks(tensor)])
     return RankRequest(equation, notation, mesh, local_a, local_b, options, places, found, return_arg)
 

@@ -62,20 +62,17 @@ class Execution(RankCall):
 
         sums = PairSums(self) if self.problem.pairs else RankSums(self)
         fetch(0)
-        known: dict[str, LocalBlock] = {}
         for at, step in enumerate(self.steps):
             if at + 1 < len(self.steps):
                 fetch(at + 1)
-            for name, found in ahead.items():
-                if found is not None and name not in known:
-                    known[name] = found()
+            if at == 0:
+                known = {name: found() for name, found in ahead.items() if found is not None}
+                sums.addend = addend()
             blocks = dict(known)
             for tensor in moving:
                 token = fetched[at].pop(tensor.name, None)  # it holds what came, which two parts may do
                 blocks[tensor.name] = token.wait() if token is not None else self._own_piece(tensor)
             kept[at % 2] = blocks
-            if at == 0:
-                sums.addend = addend()
             self.record(step.name, at, partial(sums.compute, at, step, blocks))
             computed.append(done(self.device))
             sums.send(at, step, computed[-1])
