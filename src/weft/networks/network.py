@@ -218,8 +218,7 @@ class Network(Generic[Returned]):
         if measured and self.plan.settings.options.tune == "measure":
             from weft.networks.tuning import measured as tuned
 
-            operands = [operand.detach() for operand in self._operands(read)]
-            return tuned(self, program, operands, TuningReport("network", BUDGET))
+            return tuned(self, program, [operand.detach() for operand in self._operands(read)])
         self._calls.keep(place, read, program)
         return program
 

@@ -15,7 +15,7 @@ from weft.planner.target import target_of
 from weft.planner.validity import outdate
 from weft.plans.promoting import PromotingLaunch
 from weft.plans.side_by_side import compiled
-from weft.tune.many import TuningReport, TuningTask, read_effort, tune_many
+from weft.tune.many import BUDGET, TuningReport, TuningTask, read_effort, tune_many
 
 
 def warm(network: Any, tensors: Sequence[Any]) -> None:
@@ -48,10 +48,11 @@ def tune(network: Any, tensors: Sequence[Any], budget: Any, workers: Any) -> Tun
 
 
 def measured(
-    network: Any, program: NetworkProgram, operands: Sequence[torch.Tensor], report: TuningReport,
+    network: Any, program: NetworkProgram, operands: Sequence[torch.Tensor], report: TuningReport | None = None,
     workers: int | None = None,
 ) -> NetworkProgram:  # fmt: skip
     """Measure what could serve the steps of a program: the fastest is stored, and taken by the one that is returned."""
+    report = TuningReport("network", BUDGET) if report is None else report
     with program.lock:
         work = work_of(program, operands, network.place(), ())
         work.begin()
