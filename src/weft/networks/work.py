@@ -64,7 +64,7 @@ class Summing(_Slices):
         super().__init__(program, tensors, out)
         plan, tree = program.plan, program.plan.tree
         self.combine = combine_of(plan.settings.options.algebra) if partial else add
-        self._into, self._summed = tree.graph.result.view(out), tree.summed
+        self._into, self._term, self._summed = tree.graph.result.view(out), tree.graph.output, tree.summed
         self._partial = frozenset(partial)
         self._in_place = out.dtype not in WIDER and tree.root not in plan.functions
         self._wide: torch.Tensor | None = None
@@ -78,7 +78,7 @@ class Summing(_Slices):
 
     def part(self, number: int) -> torch.Tensor:
         """A part of the result."""
-        return part(self._into, self.program.plan.tree.graph.output, self.program.slices[number * self._summed])
+        return part(self._into, self._term, self.program.slices[number * self._summed])
 
     def slice(self, number: int) -> None:
         self.program.slice(number, self._values, self.place(number), self._whole)

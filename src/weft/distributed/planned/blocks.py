@@ -100,7 +100,7 @@ class LocalBlock:
 def _narrowed(
     tensor: torch.Tensor, term: tuple[Label, ...], label: Label, run: LabelRun, start: int
 ) -> tuple[torch.Tensor, tuple[Label, ...]]:
-    dims = [dim for dim, one in enumerate(term) if one == label]
+    dims = [term.index(label)] if term.count(label) == 1 else [dim for dim, one in enumerate(term) if one == label]
     if run.times == 1:
         for dim in dims:
             tensor = tensor.narrow(dim, run.start - start, run.length)

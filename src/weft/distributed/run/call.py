@@ -11,7 +11,7 @@ from weft.distributed.group.lanes import Lane, Recorder, noted
 from weft.distributed.group.ranks import Ranks
 from weft.distributed.planned.blocks import LabelRun, LocalBlock
 from weft.distributed.planned.moves import TensorRoute
-from weft.distributed.planned.placement import Places
+from weft.distributed.planned.placement import Places, held
 from weft.distributed.planned.steps import steps_of
 from weft.distributed.planned.strategy import Strategy
 from weft.distributed.run.work import PartWork
@@ -54,7 +54,11 @@ class RankCall:
 
     def spans(self, places: Places) -> dict[Label, LabelRun]:
         """The indices of every label that this rank has under `places`."""
-        return {label: LabelRun.of(self.problem.range(label, places, self.at)) for label in self.problem.labels}
+        problem = self.problem
+        return {
+            label: LabelRun(start, stop - start) for label, extent in problem.extents.items()
+            for start, stop in (held(label, extent, places, problem.mesh, self.at),)
+        }  # fmt: skip
 
     def block(
         self, tensor: torch.Tensor, spans: Mapping[Label, LabelRun], term: Sequence[Label] | None = None,

@@ -52,7 +52,7 @@ class DistributedPlan:
         self.problem, self.ranks, self.lines = problem, ranks, lines
         self.agree, self.agree_backward = agree, agree_backward
         self.link: Link = read_link(link, ranks, asked.a.device)
-        self.asked, self.request, self._placed = asked, request, asked.placed
+        self.asked, self.request, self._placed, self._like = asked, request, asked.placed, asked.tensors
         self._work = asked.work_of(problem, request)
         self._gradients = Gradients(self)
         self.device = asked.a.device
@@ -253,7 +253,7 @@ class DistributedPlan:
     ) -> tuple[dict[str, Any], Sequence[str]]:
         """This rank's parts by what they are called here, and which of them require gradients."""
         asked, found = self.asked, {"a": local("a", a), "b": local("b", b)}
-        like = asked.tensors
+        like = self._like
         for key, tensor in found.items():
             check_part(key, tensor, like[key], self._placed[key].term)
         asked.check_factors(self.request, c, alpha, beta)

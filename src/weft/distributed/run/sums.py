@@ -244,7 +244,7 @@ class RankSums:
         call = self.call
         there = call.spans(call.finished_as)
         want = {label: _common(have[label], there[label]) for label in self.term}
-        value, *beside = (call.block(tensor, have).cut(want)[0] for tensor in sums)
+        value, *beside = [call.block(tensor, have).cut(want)[0] for tensor in sums]
         alone = self.moving in BY_PARTS
         if alone:
             out = call.empty(want, self.work.types)

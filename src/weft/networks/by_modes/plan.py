@@ -69,9 +69,14 @@ class ModesPlan:
         """The places of a node where no step has asked for others."""
         return self.places.get(node, self.nowhere)
 
-    def route(self, step: TreeStep, child: int) -> TensorRoute:
-        """The way of a step's operand to where the step needs it."""
-        return self._route(child, self.held_as(child), self.shared_out(step, child))
+    @cached_property
+    def routes(self) -> dict[tuple[int, int], TensorRoute]:
+        """The way of each step's operands, by its node and theirs, to where the step needs them."""
+        pairs = [(step, child) for step in self.tree.steps for child in (step.left, step.right)]
+        return {
+            (step.node, child): self._route(child, self.held_as(child), self.shared_out(step, child))
+            for step, child in pairs
+        }
 
     @cached_property
     def gathering(self) -> TensorRoute:
@@ -158,7 +163,7 @@ class ModesPlan:
         for child in (step.left, step.right):
             if child >= self.tree.leaves:
                 share = self.times(child) / self.times(step.node)
-                seconds, load = self._travel(self.route(step, child), prices.items[child])
+                seconds, load = self._travel(self.routes[step.node, child], prices.items[child])
                 travel, sent = travel + share * seconds, sent + share * load
         size = float(self.size(self.tree.nodes[step.node], self.split[step.node]) * prices.sums[step.node])
         for line, target in self.sums(step):
@@ -227,7 +232,7 @@ class ModesPlan:
     def _moving(self, step: TreeStep, child: int, live: dict[int, int]) -> int:
         """Bytes besides a step's operand while it travels; `live` has what stays of it."""
         extra = now = 0
-        for move, size, ranks in self.route(step, child).steps(self.prices.items[child]):
+        for move, size, ranks in self.routes[step.node, child].steps(self.prices.items[child]):
             part = math.ceil(size / ranks)
             after = part if move.kind == "all-to-all" else int(size)
             extra = max(extra, now + after + min(part, 4 * PIECE))  # two pieces, packed and as they come

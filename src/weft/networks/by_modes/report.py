@@ -92,7 +92,7 @@ def _step(plan: ModesPlan, step: TreeStep) -> dict[str, Any]:
     texts = [graph.text(plan.orders[node]) for node in (step.left, step.right, step.node)]
     moves = []
     for child in (step.left, step.right):
-        route = plan.route(step, child)
+        route = plan.routes[step.node, child]
         for move in route.moves:
             to = "" if move.target is None else f" to '{graph.text((move.target,))}'"
             moves.append(f"{route.name}: {move.kind} along '{graph.text((move.source,))}'{to}")

@@ -70,7 +70,7 @@ class ModesRun:
 
     def _bring(self, step: TreeStep, child: int, values: Values) -> None:
         """An operand of a step to where the step needs it."""
-        values[child] = self.plan.route(step, child).run(values[child], self._at, self._lines)
+        values[child] = self.plan.routes[step.node, child].run(values[child], self._at, self._lines)
 
     def _step(self, step: TreeStep, values: Values) -> None:
         """One step; what it takes is dropped."""
