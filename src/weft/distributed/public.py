@@ -80,8 +80,7 @@ def plan(
         if device is not None:
             given = {"placements": placements, "group": group, "mesh": mesh}
             return _in_blocks("plan", equation, a, b, given, device, memory_limit, link, c is not None, options)
-        _refuse_limit(memory_limit)
-        group, ranks = _ranks_of(group, mesh, timeout, a, b)
+        group, ranks = _ranks_of(group, mesh, timeout, a, b, memory_limit)
         return _planned("plan", what, ranks, (group, mesh), equation, a, b, placements, link, agree, options)
 
 
@@ -125,8 +124,7 @@ def contract(
             added = addition(c, beta, out)[0] is not None
             blocks = _in_blocks("contract", equation, a, b, given, device, memory_limit, link, added, options)
             return blocks(a, b, c=c, alpha=alpha, beta=beta, out=out, validate=validate)
-        _refuse_limit(memory_limit)
-        group, ranks = _ranks_of(group, mesh, timeout, a, b)
+        group, ranks = _ranks_of(group, mesh, timeout, a, b, memory_limit)
         over = group, mesh
         said = said_of(ranks, over, equation, a, b, placements, link, options)
 
@@ -136,11 +134,6 @@ def contract(
         known = kept_or_made(ranks, what, said, make)
         operands = options.get("operands")
         return known(a, b, c=c, alpha=alpha, beta=beta, operands=operands, validate=validate)
-
-
-def _refuse_limit(memory_limit: Any) -> None:
-    if memory_limit is not None:
-        raise ArgumentError("memory_limit= is for device=, where tensors go through one device in blocks")
 
 
 def _in_blocks(
@@ -163,8 +156,10 @@ def _in_blocks(
     return OutOfCorePlan(asked, problem, request, place, limit, link, added)
 
 
-def _ranks_of(group: Any, mesh: Any, timeout: float | None, a: Any, b: Any) -> tuple[Any, Ranks]:
+def _ranks_of(group: Any, mesh: Any, timeout: float | None, a: Any, b: Any, memory_limit: Any) -> tuple[Any, Ranks]:
     """The group of a call, which may be that of its DTensors, and its ranks."""
+    if memory_limit is not None:
+        raise ArgumentError("memory_limit= is for device=, where tensors go through one device in blocks")
     if group is None and mesh is None:
         group = next((one.device_mesh for one in (a, b) if is_dtensor(one)), None)
     return group, ranks_of(group, timeout)
