@@ -34,9 +34,8 @@ import weft
 from weft.api.describe import find_target
 from weft.distributed.group.link import NVLINK
 from weft.distributed.planned.kernel_model import KernelModel
-from weft.distributed.planned.placement import Placed
+from weft.distributed.planned.placement import Placed, RankProblem
 from weft.distributed.planned.prediction import ranked
-from weft.distributed.planned.problem import RankProblem
 from weft.machine.provenance import commit
 from weft.machine.stamp import device_stamp
 from weft_bench.cases.networks import circuit, whole_networks

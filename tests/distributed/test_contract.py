@@ -19,9 +19,8 @@ from weft.api.describe import find_target
 from weft.distributed import Placement
 from weft.distributed.planned.blocks import LabelRun, runs_of
 from weft.distributed.planned.kernel_model import KernelModel
-from weft.distributed.planned.placement import Placed, Span, chunks
+from weft.distributed.planned.placement import Placed, RankProblem, Span, chunks
 from weft.distributed.planned.prediction import Prediction, ranked
-from weft.distributed.planned.problem import RankProblem
 
 pytestmark = pytest.mark.early
 MATRIX = {"m": 10, "n": 9, "k": 13}

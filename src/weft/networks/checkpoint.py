@@ -222,7 +222,7 @@ def digest_of(tensor: torch.Tensor) -> str:
 
 
 def computed(network: NetworkPlan) -> str:
-    """What the functions of nodes, and an algebra, compute by now."""
+    """The computations of the functions of nodes, and of an algebra, as they are now."""
     algebra = network.settings.options.algebra
     return repr((_functions(network), None if algebra is None else _algebra(algebra, network.dtype)))
 

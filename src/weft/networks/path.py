@@ -4,19 +4,21 @@ Fewest multiply-adds is not least time: a step that reads and writes much, or on
 need not be sliced is not repeated. So paths of opt_einsum and cotengra are ranked by `weft.networks.cost`, and good
 ones improved: their subtrees are searched anew for the least work, before slices are found and after. How long this
 goes on follows from the number of operands and from predicted times, never from clocks: every process finds the same.
+
+What is random in the searches of both is seeded and runs in this process and in Python alone: cotengra's pool seeds a
+search for each of its workers, and its Rust searches have random numbers of their own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 from weft.base.figures import counted
-from weft.errors import ArgumentError, NotationError, WorkspaceError
-from weft.networks import searches
+from weft.errors import ArgumentError, NotationError, UnsupportedError, WorkspaceError
 from weft.networks.cost import Model
 from weft.networks.graph import Graph
-from weft.networks.searches import Found, Pairs
 from weft.networks.tree import Tree, pairs_of_path
 
 WORDS = ("auto", "greedy", "optimal", "auto-hq")
@@ -29,10 +31,14 @@ _SMALL, _WIDE = 6, 8  # nodes of the subtrees that are searched anew
 _ROUNDS = 3  # of searching the wide ones once more
 _TRIED = 2  # trees that are improved, and for which slices are found
 _LARGE = 300  # operands from which a greedy search takes tenths of a second
+SOME = 40  # operands up to which opt_einsum's own choice of a search is quick
+_MOST = 256  # subtrees that are searched anew in one go
+INSTALL = "pip install 'weft[networks]'"
 
 _IMPROVED = ", improved"
 _OF_THREE = ((0, 1), (2, 3)), ((0, 2), (1, 3)), ((1, 2), (0, 3))
 
+Pairs = tuple[tuple[int, int], ...]
 Fit = Callable[[Tree], Tree]  # a tree with the slices that it needs; `WorkspaceError` where none would do
 
 
@@ -52,13 +58,13 @@ def find_path(graph: Graph, optimize: Any, model: Model, fit: Fit = as_it_is) ->
         return Found(tuple((0, 1) for _ in range(count - 1)), "the only one")
     if graph.ordered:
         late = f"; nothing is reduced before the last step: {graph.early.broken}" if graph.early.never else ""
-        return Found(searches.from_left(count), f"from left to right, as nothing is known of the algebra's order{late}")
+        return Found(from_left(count), f"from left to right, as nothing is known of the algebra's order{late}")
     if hasattr(optimize, "get_ssa_path"):
         return _of_tree(graph, optimize)
     if isinstance(optimize, str):
         if optimize == "auto":
             return fastest(graph, model, fit)
-        return Found(searches.asked(graph, optimize), optimize)
+        return Found(asked(graph, optimize), optimize)
     if callable(optimize):
         return _of_optimizer(graph, optimize)
     if isinstance(optimize, Sequence):
@@ -93,10 +99,10 @@ def _label_like(graph: Graph, tree: Any, label: Any) -> int:
 
 def _of_optimizer(graph: Graph, optimizer: Callable[..., Any]) -> Found:
     """An optimizer as opt_einsum calls one; one of cotengra may slice too."""
-    inputs, output, sizes = searches.as_sets(graph)
+    inputs, output, sizes = as_sets(graph)
     name = type(optimizer).__name__
     if hasattr(optimizer, "search") and type(optimizer).__module__.startswith("cotengra"):
-        tree = optimizer.search(*searches.as_tuples(graph))
+        tree = optimizer.search(*as_tuples(graph))
         sliced = tuple(getattr(tree, "sliced_inds", ()))
         return Found(pairs_of_path(tree.get_ssa_path(), len(inputs), ssa=True), name, sliced)
     try:
@@ -112,14 +118,14 @@ def fastest(graph: Graph, model: Model, fit: Fit) -> Found:
     for source, pairs in _paths(graph, model):
         race.add(source, Tree.of(graph, pairs))
     many = len(graph.operands) > FEW
-    if many and searches.has_cotengra() and race.best.seconds > WORTH * model.launch * len(graph.operands):
+    if many and has_cotengra() and race.best.seconds > WORTH * model.launch * len(graph.operands):
         for entry in race.ranked[:_TRIED]:
             race.improve(entry, _SMALL)
         _search_on(race)
     found = race.sliced()
     source = f"{found.source}, the fastest of {counted(race.looked_at, 'path')} by weft's count"
-    if many and not searches.has_cotengra():
-        source += f"; cotengra finds better ones: {searches.INSTALL}"
+    if many and not has_cotengra():
+        source += f"; cotengra finds better ones: {INSTALL}"
     return Found(found.tree.pairs, source, found.tree.sliced_labels)
 
 
@@ -161,10 +167,10 @@ class _Race:
 
     def improve(self, entry: _RankedTree, size: int, rounds: int = 1) -> _RankedTree:
         """An entry whose subtrees are searched anew while that makes it faster, where cotengra is there to search."""
-        if not searches.has_cotengra():
+        if not has_cotengra():
             return entry
         for _ in range(rounds):
-            tree = searches.reconfigured(entry.tree, self.model, size)
+            tree = reconfigured(entry.tree, self.model, size)
             found = self.add(f"{entry.source.removesuffix(_IMPROVED)}{_IMPROVED}", tree)
             if found >= entry:
                 break
@@ -201,15 +207,15 @@ def _paths(graph: Graph, model: Model) -> Iterator[tuple[str, Pairs]]:
         yield from ((f"{pairs[0]} first", pairs) for pairs in _OF_THREE)
         return
     if count <= FEW:
-        yield "from left to right", searches.from_left(count)
-        yield "opt_einsum optimal", searches.asked(graph, "optimal" if count <= 5 else "dp")
-        if searches.has_cotengra():
-            yield "cotengra's optimal search", searches.exact(graph, model)
-    yield "opt_einsum greedy", searches.asked(graph, "greedy")
-    if FEW < count <= searches.SOME:
-        yield "opt_einsum auto", searches.asked(graph, "auto")
-    if count > FEW and searches.has_cotengra():
-        yield "cotengra's greedy search", searches.random_greedy(graph, max(1, min(_QUICK, _QUICK * _LARGE // count)))
+        yield "from left to right", from_left(count)
+        yield "opt_einsum optimal", asked(graph, "optimal" if count <= 5 else "dp")
+        if has_cotengra():
+            yield "cotengra's optimal search", exact(graph, model)
+    yield "opt_einsum greedy", asked(graph, "greedy")
+    if FEW < count <= SOME:
+        yield "opt_einsum auto", asked(graph, "auto")
+    if count > FEW and has_cotengra():
+        yield "cotengra's greedy search", random_greedy(graph, max(1, min(_QUICK, _QUICK * _LARGE // count)))
 
 
 def _search_on(race: _Race) -> None:
@@ -218,10 +224,122 @@ def _search_on(race: _Race) -> None:
     starts = [(_MANY, 0)] if seconds > LONG else []
     starts += [(_QUICK, seed) for seed in _SEEDS] if seconds > LONGER else []
     for repeats, seed in starts:
-        pairs = searches.random_greedy(race.graph, repeats, seed)
+        pairs = random_greedy(race.graph, repeats, seed)
         race.improve(race.add("cotengra's longer greedy search", Tree.of(race.graph, pairs)), _SMALL)
     if seconds > LONG or len(race.graph.operands) <= _LARGE:
         for entry in race.ranked[:_TRIED]:
             race.improve(entry, _WIDE)
     if seconds > LONG:
         race.improve(race.best, _WIDE, _ROUNDS)
+
+
+class Found(NamedTuple):
+    """A path, where it came from, and the labels that come sliced with it."""
+
+    pairs: Pairs
+    source: str
+    sliced: tuple[int, ...] = ()
+
+
+def from_left(count: int) -> Pairs:
+    """Operands met from left to right."""
+    return pairs_of_path([tuple(range(count))], count)
+
+
+@cache
+def has_cotengra() -> bool:
+    """Whether cotengra is installed, which finds better paths of many operands, and slices."""
+    try:
+        import cotengra  # noqa: F401
+    except ModuleNotFoundError:
+        return False
+    return True
+
+
+def need_cotengra(what: str) -> None:
+    """`UnsupportedError` says what to install where `what` needs cotengra and it is not there."""
+    if not has_cotengra():
+        raise UnsupportedError(f"{what}: cotengra does, which is not installed: {INSTALL}")
+
+
+def asked(graph: Graph, word: str) -> Pairs:
+    """A path of opt_einsum, or of cotengra where that alone knows the word."""
+    import opt_einsum
+    from opt_einsum.paths import get_path_fn
+
+    inputs, output, sizes = as_sets(graph)
+    try:
+        search: Callable[..., Any] = get_path_fn(word)
+    except KeyError:
+        need_cotengra(f"opt_einsum does not know optimize={word!r}")
+        import cotengra
+
+        try:
+            tree = cotengra.array_contract_tree(*as_tuples(graph), optimize=word, canonicalize=False)
+        except (KeyError, ValueError) as error:
+            raise ArgumentError(f"optimize={word!r} is known to neither opt_einsum nor cotengra") from error
+        return pairs_of_path(tree.get_ssa_path(), len(inputs), ssa=True)
+    if word == "auto-hq" and len(inputs) > SOME:
+        search = opt_einsum.RandomGreedy(max_repeats=128, minimize="flops", parallel=False)
+    return pairs_of_path(search(inputs, output, sizes), len(inputs))
+
+
+def random_greedy(graph: Graph, repeats: int, seed: int = 0) -> Pairs:
+    """The path of the fewest products among several randomized greedy """
+    import cotengra
+
+    search = cotengra.RandomGreedyOptimizer(max_repeats=repeats, seed=seed, accel=False, parallel=False)
+    return pairs_of_path(search(*as_tuples(graph)), len(graph.operands))
+
+
+def exact(graph: Graph, model: Model) -> Pairs:
+    """The path of the least work, products and bytes weighed as the model does; for few operands."""
+    return pairs_of_path(_optimal(model)(*as_tuples(graph)), len(graph.operands))
+
+
+def reconfigured(tree: Tree, model: Model, size: int) -> Tree:
+    """The tree with subtrees of `size` nodes exchanged for those of the least work, the same labels being sliced."""
+    search = _optimal(model)
+    found = as_cotengra(tree).subtree_reconfigure(
+        subtree_size=size, minimize=search.minimize, optimize=search, maxiter=min(tree.leaves, _MOST)
+    )
+    return Tree.of(tree.graph, pairs_of_path(found.get_ssa_path(), tree.leaves, ssa=True), tree.sliced)
+
+
+def as_cotengra(tree: Tree) -> Any:
+    """A tree of cotengra, without the labels that are sliced."""
+    import cotengra
+
+    gone = frozenset(tree.sliced)
+    graph = tree.graph
+    inputs = [tuple(label for label in term if label not in gone) for term in graph.terms]
+    output = tuple(label for label in graph.output if label not in gone)
+    sizes = {label: max(extent, 1) for label, extent in enumerate(graph.extents)}
+    found = cotengra.ContractionTree.from_path(inputs, output, sizes, ssa_path=tree.pairs)
+    for node, _, _ in found.traverse("dfs"):  # from below: started at the result, it descends by recursion
+        found.get_legs(node)
+    return found
+
+
+def as_sets(graph: Graph) -> tuple[list[frozenset[int]], frozenset[int], dict[int, int]]:
+    """The graph as both libraries take it. Labels stay numbers: sets of them have one order in every process."""
+    inputs = [frozenset(term) for term in graph.terms]
+    return inputs, frozenset(graph.output), {label: max(extent, 1) for label, extent in enumerate(graph.extents)}
+
+
+def as_tuples(graph: Graph) -> tuple[list[tuple[int, ...]], tuple[int, ...], dict[int, int]]:
+    """The graph as cotengra takes it."""
+    inputs, output, sizes = as_sets(graph)
+    return [tuple(term) for term in inputs], tuple(output), sizes
+
+
+def _optimal(model: Model) -> Any:
+    """cotengra's search for the best of all paths, which is quick for some ten operands.
+
+    It adds to a step's multiply-adds those that fit in the time of its result's elements: each is written and read.
+    """
+    from cotengra.pathfinders.path_basic import OptimalOptimizer
+
+    elements = model.memory / model.item
+    balance = max(1, round(2 * model.rate / model.factor / elements))
+    return OptimalOptimizer(minimize=f"combo-{balance}", accel=False)

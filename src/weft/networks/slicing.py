@@ -19,8 +19,7 @@ from weft.base.figures import counted, si
 from weft.errors import NotationError, WorkspaceError
 from weft.networks.arena import SMALL, ResultMemory, arena, least
 from weft.networks.cost import Model
-from weft.networks.path import Fit
-from weft.networks.searches import as_cotengra, need_cotengra
+from weft.networks.path import Fit, as_cotengra, need_cotengra
 from weft.networks.settings import Settings
 from weft.networks.tree import Tree
 from weft.spec.arguments import read_sequence

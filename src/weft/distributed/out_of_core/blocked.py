@@ -27,7 +27,7 @@ from weft.distributed.group.link import read_link
 from weft.distributed.out_of_core.copies import copy_block, pinned
 from weft.distributed.out_of_core.grid import HostProblem, chosen_grid
 from weft.distributed.planned.blocks import LabelRun, LocalBlock
-from weft.distributed.planned.problem import RankProblem
+from weft.distributed.planned.placement import RankProblem
 from weft.distributed.planned.timeline import HOST, Timeline
 from weft.distributed.run.asked import RankRequest, check_part
 from weft.distributed.run.measuring import BUDGET, MeasuredCalls, measured_calls, warmed

@@ -1,13 +1,14 @@
 """The placement of tensors: the mode split along each dimension of a mesh of ranks, and the part that a rank has.
 
 A mode of extent n split p ways is stored in chunks of ceil(n / p), the last of which may be short or empty: the rule of
-`torch.chunk` and of DTensor, so the shards of a DTensor are parts here as they are.
+`torch.chunk` and of DTensor, so the shards of a DTensor are parts here as they are. The problem that all ranks solve
+together is labels, extents, a mesh, and each tensor's placement; it is equal on every rank.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -202,3 +203,47 @@ def read_named(placements: Any, names: Sequence[str]) -> Mapping[str, Any]:
 
 def _shape(mesh: Sequence[int]) -> str:
     return f"of {counted(mesh[0], 'rank')}" if len(mesh) == 1 else " x ".join(map(str, mesh))
+
+
+@dataclass(frozen=True)
+class RankProblem:
+    """A contraction of whole tensors, and the placement of their parts."""
+
+    a: Placed
+    b: Placed
+    d: Placed
+    shapes: Mapping[str, tuple[int, ...]]  # of whole a, b and d
+    extents: Mapping[Label, int]
+    mesh: tuple[int, ...]
+    items: Mapping[str, int]  # bytes of an element of a, b, d and of a "sum"; of a pair, where there are pairs
+    pairs: bool = False  # whether a selected value travels with its index: whole, not by parts
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.mesh)
+
+    @property
+    def labels(self) -> tuple[Label, ...]:
+        return tuple(dict.fromkeys((*self.d.term, *self.a.term, *self.b.term)))
+
+    def is_reduced(self, label: Label | None) -> bool:
+        return label is not None and label not in self.d.term
+
+    def at(self, rank: int) -> tuple[int, ...]:
+        return coordinates(rank, self.mesh)
+
+    def bytes_of(self, name: str) -> int:
+        return math.prod(self.shapes[name]) * self.items[name]
+
+    def range(self, label: Label, places: Sequence[Label | None], at: Sequence[int]) -> Span:
+        return held(label, self.extents[label], tuple(places), self.mesh, at)
+
+    def repeated(self, term: Sequence[Label], shape: Sequence[int]) -> frozenset[Label]:
+        """Labels along which a tensor of this shape is the same for all indices."""
+        extents = zip(term, shape, strict=True)
+        return frozenset(label for label, extent in extents if extent == 1 != self.extents.get(label, 1))
+
+    def addend(self, repeated: Collection[Label], places: Places) -> tuple[tuple[int, ...], Places]:
+        """The shape of a whole C that is the same along some labels, and its placement where D's is `places`."""
+        shape = tuple(1 if label in repeated else self.extents[label] for label in self.d.term)
+        return shape, tuple(None if label in repeated else label for label in places)

@@ -17,9 +17,8 @@ from dataclasses import dataclass
 from weft.distributed.group.link import Link
 from weft.distributed.planned.kernel_model import KernelModel
 from weft.distributed.planned.moves import TensorRoute
-from weft.distributed.planned.problem import RankProblem
-from weft.distributed.planned.steps import LoopStep, steps_of
-from weft.distributed.planned.strategy import BY_PARTS, Strategy, Way, looped, strategies
+from weft.distributed.planned.placement import RankProblem
+from weft.distributed.planned.strategy import BY_PARTS, LoopStep, Strategy, Way, looped, steps_of, strategies
 from weft.distributed.planned.timeline import Event, Timeline
 
 _ALIKE = 0.01  # of a time: predictions are no more exact than that

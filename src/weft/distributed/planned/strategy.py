@@ -20,9 +20,9 @@ from itertools import product
 from typing import Literal
 
 from weft.base.cached import cached_property
+from weft.distributed.planned.blocks import LabelRun, runs_of
 from weft.distributed.planned.moves import TensorRoute
-from weft.distributed.planned.placement import Placed, Places, Span, chunk, chunks
-from weft.distributed.planned.problem import RankProblem
+from weft.distributed.planned.placement import Placed, Places, RankProblem, Span, chunk, chunks
 from weft.spec.notation import Label
 
 Way = Literal["still", "ahead", "range", "pieces"]
@@ -248,3 +248,42 @@ def _sound(problem: RankProblem, split: Places) -> bool:
     nested = {label for tensor in (problem.a, problem.b, problem.d) for label in tensor.places
               if label is not None and tensor.places.count(label) > 1}  # fmt: skip
     return all(label is None or split.count(label) == 1 or label in nested for label in split)
+
+
+@dataclass(frozen=True)
+class LoopStep:
+    """One part of the loop on one rank; `part` is None for the rank's own piece, which does not travel."""
+
+    runs: tuple[LabelRun, ...]
+    part: int | None
+    spans: tuple[Span, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The name of the step in timelines."""
+        return f"part {self.part}" if self.part is not None else "own piece" if self.spans else "all parts"
+
+
+def steps_of(strategy: Strategy, rank: int) -> list[LoopStep]:
+    """The parts in their order, as a rank sees them."""
+    if strategy.loop is None:
+        return [LoopStep((), None)]
+    found = []
+    own = own_piece(strategy, rank)
+    if own is not None:
+        whole = strategy.span(strategy.loop, rank)
+        mine = chunks(whole, strategy.pieces)[own]
+        found.append(LoopStep((LabelRun.of(mine),) if mine.extent else (), None, (mine,)))
+    for part in range(strategy.parts):
+        spans = strategy.part(part, rank)
+        others = [Span(0, 0) if at == own else span for at, span in enumerate(spans)]
+        found.append(LoopStep(tuple(runs_of(others)), part, spans))
+    return found
+
+
+def own_piece(strategy: Strategy, rank: int) -> int | None:
+    """Which of the pieces is the rank's own, where it is contracted first."""
+    name = strategy.own_first
+    if name is None:
+        return None
+    return strategy.problem.at(rank)[strategy.routes[name].moves[0].line]

@@ -16,8 +16,15 @@ from weft.api.selection import INDEX, check_selected
 from weft.base.arrays import as_tensor, grad_mode, is_transforming
 from weft.distributed.planned.blocks import LocalBlock
 from weft.distributed.planned.kernel_model import KernelModel
-from weft.distributed.planned.placement import Placed, Places, dtensor_places, read_named, read_places, whole_shape
-from weft.distributed.planned.problem import RankProblem
+from weft.distributed.planned.placement import (
+    Placed,
+    Places,
+    RankProblem,
+    dtensor_places,
+    read_named,
+    read_places,
+    whole_shape,
+)
 from weft.distributed.run.work import PartWork
 from weft.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError
 from weft.planner.options import Options

@@ -12,8 +12,7 @@ from weft.distributed.group.ranks import Ranks
 from weft.distributed.planned.blocks import LabelRun, LocalBlock
 from weft.distributed.planned.moves import TensorRoute
 from weft.distributed.planned.placement import Places, held
-from weft.distributed.planned.steps import steps_of
-from weft.distributed.planned.strategy import Strategy
+from weft.distributed.planned.strategy import Strategy, steps_of
 from weft.distributed.run.work import PartWork
 from weft.planner.schedule import Scalar
 from weft.spec.notation import Label

@@ -22,8 +22,7 @@ from weft.distributed.group.lanes import Lane, Token, done
 from weft.distributed.planned.blocks import LabelRun, LocalBlock
 from weft.distributed.planned.moves import TensorRoute, padded, stacked
 from weft.distributed.planned.placement import Placed
-from weft.distributed.planned.steps import LoopStep
-from weft.distributed.planned.strategy import BY_PARTS
+from weft.distributed.planned.strategy import BY_PARTS, LoopStep
 from weft.distributed.run.call import RankCall
 from weft.distributed.run.sums import PairSums, RankSums
 from weft.spec.notation import Label, label_text

@@ -13,8 +13,7 @@ from weft.distributed.group.collectives import all_reduce, own_operation
 from weft.distributed.group.lanes import Recorder
 from weft.distributed.group.ranks import Ranks
 from weft.distributed.planned.blocks import LocalBlock
-from weft.distributed.planned.placement import Placed, coordinates, held
-from weft.distributed.planned.problem import RankProblem
+from weft.distributed.planned.placement import Placed, RankProblem, coordinates, held
 from weft.distributed.planned.timeline import Event, Timeline
 from weft.distributed.run.asked import RankRequest, key_of
 from weft.oracle.validate import Sample, Sampled

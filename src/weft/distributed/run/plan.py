@@ -17,9 +17,8 @@ from weft.distributed.group.link import Link, read_link
 from weft.distributed.group.ranks import Ranks
 from weft.distributed.planned.blocks import LocalBlock
 from weft.distributed.planned.moves import TensorRoute
-from weft.distributed.planned.placement import Placed, Places, whole_shape
+from weft.distributed.planned.placement import Placed, Places, RankProblem, whole_shape
 from weft.distributed.planned.prediction import Prediction, predicted, ranked
-from weft.distributed.planned.problem import RankProblem
 from weft.distributed.planned.report import explained, on_paper, paper, title
 from weft.distributed.planned.strategy import Strategy
 from weft.distributed.planned.timeline import HOST, Timeline

@@ -1,8 +1,8 @@
 """Networks over ranks whose intermediates are distributed by modes: `net(*tensors, group=..., distribute="modes")`.
 
     plan      what ranks share out in each step, how each result is placed, what travels; its time and its memory
-    search    which modes: dynamic programming over the tree, one dimension of the mesh after the other
-    chosen    the mesh, and the slices where a rank's memory needs some
+    search    which modes: dynamic programming over the tree, one dimension of the mesh after the other; the mesh, and
+              the slices where a rank's memory needs some
     run       the steps of one rank, and what travels between them
     call      a call of all ranks: agreed on, run, its result whole on every rank
     report    the plan in words

@@ -19,9 +19,9 @@ from weft.distributed.group.link import Link, read_link
 from weft.distributed.group.ranks import Ranks
 from weft.distributed.planned.lines import lines_of, ranks_of, shape_of
 from weft.errors import ArgumentError, RankError, UnsupportedError, WorkspaceError
-from weft.networks.by_modes.chosen import by_slices, chosen, meshes_of
 from weft.networks.by_modes.plan import ModesPlan
 from weft.networks.by_modes.run import ModesRun
+from weft.networks.by_modes.search import by_slices, chosen, meshes_of
 from weft.networks.checkpoint import digest, identity_of
 from weft.networks.cost import Model
 from weft.networks.long_run import Slices

@@ -9,8 +9,8 @@ from weft.base.figures import counted, duration, share, si
 from weft.distributed.group.link import Link, read_link
 from weft.distributed.planned.placement import Places
 from weft.errors import ArgumentError, UnsupportedError
-from weft.networks.by_modes.chosen import by_slices, chosen, meshes_of
 from weft.networks.by_modes.plan import ModesPlan
+from weft.networks.by_modes.search import by_slices, chosen, meshes_of
 from weft.networks.cost import Model, model, precision_word
 from weft.networks.plan import NetworkPlan
 from weft.networks.tree import TreeStep
