@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from weft.cascades import step
-from weft.cascades.kernel import indented, jit_text, mask, offsets, outer_parameters
+from weft.cascades.kernel import along, jit_text, mask, offsets, outer_parameters
 from weft.cascades.step import StepForm, Words
 
 
@@ -33,7 +33,23 @@ class BackwardForm(NamedTuple):
     def words(self) -> Words:
         return Words("tl", "BM", "BN", "", across=self.columns)
 
+    @property
+    def known(self) -> list[str]:
+        """Names of what is known of each row: peaks, gradients of sums, the factor of D."""
+        return [*vectors(self.step), *(["factor"] if self.factor else [])]
 
+    @property
+    def by_factor(self) -> str:
+        """The factor of D that a tile is multiplied with."""
+        return f" * {self.words.row('factor')}" if self.factor else ""
+
+    def parameters(self, *room: str) -> list[str]:
+        """The pointers that all kernels for gradients take; `room` is memory besides."""
+        found = ["a", "b", "c", "d", "da", "db", "dc", *room, *(f"dx{at}_to" for at in self.wanted), "factor_of"]
+        return [*found, *(f"{each}_of" for each in vectors(self.step)), *step.operands(self.step)]
+
+
+_ADDED = "{0} = settled(tl.dot({1}.to(PRODUCT), {2}, {0}, input_precision=PRECISION, out_dtype=SUMS))"
 CONSTANTS = ("BM", "BN", "BK", "BE", "FIRST", "FIRST_SETTLED", "PULL", "PULL_SETTLED", "SUMS", "PRODUCT", "PRECISION")
 
 
@@ -43,8 +59,7 @@ def backward_text(form: BackwardForm) -> str:
 
 
 def _parameters(form: BackwardForm) -> list[str]:
-    found = ["a", "b", "c", "d", "da", "db", "dc", *(f"dx{at}_to" for at in form.wanted), "factor_of"]
-    found += [*(f"{each}_of" for each in vectors(form.step)), *step.operands(form.step), "stretches", "alpha"]
+    found = [*form.parameters(), "stretches", "alpha"]
     found += ["B", "M", "N", "K", "E", "sa_m", "sa_k", "sb_n", "sb_k", "sc_n", "sc_e"]
     return [*found, *outer_parameters(form.outer), *step.parameters(form.step)]
 
@@ -83,8 +98,7 @@ def _of_rows(form: BackwardForm) -> list[str]:
     if form.step.meets:
         place = "d + m.to(tl.int64)[:, None] * E + e[None, :]"
         lines.append(f"do = tl.load({place}{mask(there, ('(e[None, :] < E)', form.whole[2]))}).to(PRODUCT)")
-    known = [*vectors(form.step), *(["factor"] if form.factor else [])]
-    lines += [f"{name} = tl.load({name}_of + row, mask=m_in, other=0.0)" for name in known]
+    lines += [f"{name} = tl.load({name}_of + row, mask=m_in, other=0.0)" for name in form.known]
     lines += [f"base{at} = shift{at} * {step.unit_of(form.step)}" for at in range(len(form.step.peaks))]
     return lines
 
@@ -101,64 +115,68 @@ def _of_columns(form: BackwardForm, there: tuple[str, bool]) -> list[str]:
     return lines
 
 
-def _pulled(form: BackwardForm, inside: bool) -> list[str]:
-    """P times its factor, `p`, and the gradient of a tile of S, `ds`."""
-    words, moves = form.words, form.words.inside
-    pairs = ("q, tl.trans(keys)", "do, tl.trans(third)")
-    if form.columns:
-        pairs = ("keys, tl.trans(q)", "third, tl.trans(do)")
-    dot = "tl.dot({}, input_precision=PRECISION, out_dtype=SUMS)"
-    lines = [f"t = {dot.format(pairs[0])}", step.of_scores(form.step), *step.moving(form.step, words)]
+def weighed(form: BackwardForm, words: Words, inside: bool, loaded: bool = False) -> list[str]:
+    """S of a tile of products, and exponentials over peaks. `loaded`: inputs that are others in each tile are whole."""
+    weighs = [at for at, peak in enumerate(form.step.peaks) if peak.weighs]
+    lines = [step.of_scores(form.step), *step.moving(form.step, words, loaded)]
     lines += step.exponents(form.step, words, inside)
-    for at, peak in enumerate(form.step.peaks):
-        if peak.weighs:
-            lines.append(step.exponential(form.step, at, words))
-    given = step.given(form.step, words)
-    if form.step.meets:
-        factor = f" * {words.row('factor')}" if form.factor else ""
-        lines.append(f"dp = {dot.format(pairs[1])}{factor}")
-        given.append("dp")
+    return lines + [step.exponential(form.step, at, words) for at in weighs]
+
+
+def pull(form: BackwardForm, words: Words, inside: bool) -> tuple[str, list[str]]:
+    """The call of the function for gradients, and the names of its results."""
+    results = [*(["p"] if form.step.meets else []), "ds", *(f"dx{at}" for at in form.wanted)]
+    given = [*step.given(form.step, words), *(["dp"] if form.step.meets else [])]
     given += [words.row(f"grad{at}") for at in range(len(form.step.sums))]
-    results = (*(("p", "ds") if form.step.meets else ("ds",)), *(f"dx{at}" for at in form.wanted))
-    lines.append(f"{', '.join(results)} = {'PULL_SETTLED' if inside else 'PULL'}({', '.join(given)})")
+    return f"{', '.join(results)} = {'PULL_SETTLED' if inside else 'PULL'}({', '.join(given)})", results
+
+
+def pulled(form: BackwardForm, words: Words, inside: bool, dp: str) -> list[str]:
+    """P, `p`, and gradients of a tile of S and of inputs; `dp` is the gradient of what meets C before its factor."""
+    call, results = pull(form, words, inside)
+    lines = [f"dp = {dp}{form.by_factor}", call] if form.step.meets else [call]
     for name in results:
         lines.append(f"{name} = {step.tile(name, words)}")
         if not inside:
-            lines.append(f"{name} = tl.where({moves}, {name}, 0.0)")
+            lines.append(f"{name} = {words.library}.where({words.inside}, {name}, 0.0)")
+    return lines
+
+
+def _pulled(form: BackwardForm, inside: bool) -> list[str]:
+    """P times its factor, and the gradient of a tile of S, of products that are made here."""
+    pairs = ("keys, tl.trans(q)", "third, tl.trans(do)") if form.columns else ("q, tl.trans(keys)", "do, tl.trans(third)")
+    scores, of_p = (f"tl.dot({pair}, input_precision=PRECISION, out_dtype=SUMS)" for pair in pairs)
+    lines = [f"t = {scores}", *weighed(form, form.words, inside), *pulled(form, form.words, inside, of_p)]
     if form.step.meets and form.factor:
-        lines.append(f"p = p * {words.row('factor')}")
-    return lines + [f"of_x{at} += {words.library}.sum(dx{at}, 1)" for at in form.wanted]
+        lines.append(f"p = p{form.by_factor}")
+    return lines + [f"of_x{at} += tl.sum(dx{at}, 1)" for at in form.wanted]
 
 
 def _rows(form: BackwardForm) -> list[str]:
+    def tile(inside: bool) -> list[str]:
+        return [
+            "n = n0 + tl.arange(0, BN)", "n_in = n < N", *_of_columns(form, ("n_in[:, None]", inside)),
+            *_pulled(form, inside), _ADDED.format("found", "ds", "keys"),
+        ]  # fmt: skip
+
     lines = [*_beginning(form), *_of_rows(form), "found = tl.zeros([BM, BK], SUMS)"]
     lines += [f"of_x{at} = tl.zeros([BM], SUMS)" for at in form.wanted]
-    for at, inside in enumerate((False, True, False)):
-        if form.stretches[at]:
-            lines.append(f"for n0 in tl.range(at{at}, at{at + 1}, BN):")
-            lines += indented([
-                "n = n0 + tl.arange(0, BN)", "n_in = n < N", *_of_columns(form, ("n_in[:, None]", inside)),
-                *_pulled(form, inside),
-                "found = settled(tl.dot(ds.to(PRODUCT), keys, found, input_precision=PRECISION, out_dtype=SUMS))",
-            ])  # fmt: skip
+    lines += along(form.stretches, "for n0 in tl.range({}, {}, BN):", tile)
     lines += [f"tl.store(dx{at}_to + batch * M + m, of_x{at}, mask=m_in)" for at in form.wanted]
     return [*lines, _stored("da", "batch * M + m", "found * alpha", "m_in", "k", "K")]
 
 
 def _columns(form: BackwardForm) -> list[str]:
+    def tile(inside: bool) -> list[str]:
+        lines = ["m = m0 + tl.arange(0, BM)", "m_in = m < M", *_of_rows(form), *_pulled(form, inside)]
+        added = [_ADDED.format("of_c", "p", "do")] if form.step.meets else []
+        return [*lines, *added, _ADDED.format("found", "ds", "q")]
+
     lines = [*_beginning(form), *_of_columns(form, ("n_in[:, None]", False)), "found = tl.zeros([BN, BK], SUMS)"]
     lines += [f"of_x{at} = tl.zeros([BN], SUMS)" for at in form.wanted]
     if form.step.meets:
         lines.append("of_c = tl.zeros([BN, BE], SUMS)")
-    added = "{0} = settled(tl.dot({1}.to(PRODUCT), {2}, {0}, input_precision=PRECISION, out_dtype=SUMS))"
-    for at, inside in enumerate((False, True, False)):
-        if form.stretches[at]:
-            lines.append(f"for m0 in tl.range(at{at}, at{at + 1}, BM):")
-            body = ["m = m0 + tl.arange(0, BM)", "m_in = m < M", *_of_rows(form), *_pulled(form, inside)]
-            if form.step.meets:
-                body.append(added.format("of_c", "p", "do"))
-            body.append(added.format("found", "ds", "q"))
-            lines += indented(body)
+    lines += along(form.stretches, "for m0 in tl.range({}, {}, BM):", tile)
     lines += [f"tl.store(dx{at}_to + batch * N + n, of_x{at}, mask=n_in)" for at in form.wanted]
     lines.append(_stored("db", "batch * N + n", "found * alpha", "n_in", "k", "K"))
     if form.step.meets:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from weft.cascades import step
-from weft.cascades.kernel import indented, jit_text, place
+from weft.cascades.kernel import PLACE, indented, jit_text
 from weft.cascades.step import TRITON, StepForm
 
 KNOWN_CONSTANTS = ("BM", "BE", "FACTOR", "OF_SUMS", "SUMS")
@@ -56,7 +56,7 @@ def _found(form: KnownForm) -> list[str]:
 
 def _lines(form: KnownForm) -> list[str]:
     peaks, sums = range(len(form.step.peaks)), range(len(form.step.sums))
-    lines = [*place(), "m = tile * BM + tl.arange(0, BM)", "m_in = m < M", "row = batch * M + m"]
+    lines = [*PLACE, "m = tile * BM + tl.arange(0, BM)", "m_in = m < M", "row = batch * M + m"]
     lines += [line for at, each in enumerate(form.step.inputs) for line in step.input_lines(at, each, TRITON)]
     lines += [f"{name} = tl.load({name}_of + row, mask=m_in, other=1.0)" for name in step.kept(form.step)]
     lines += ["total = tl.zeros([BM], SUMS)", "for e0 in tl.range(0, E, BE):"]

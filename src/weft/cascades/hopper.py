@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from weft.cascades import step
-from weft.cascades.kernel import KernelForm, digest, indented, outer_parameters, place
+from weft.cascades.kernel import PLACE, KernelForm, along, digest, indented, outer_parameters
 from weft.cascades.step import Words
 
 GROUPS = 2  # of four warps, each with rows of its own
@@ -38,6 +38,14 @@ _LAYOUTS = (
     f"ROWS: gl.constexpr = {ROWS}",
 )
 
+#: What each warp does.
+ROLES = f"""\
+    gl.warp_specialize([
+        ({{name}}_consumer, (0, {{arguments}})),
+        ({{name}}_consumer, (1, {{arguments}})),
+        ({{name}}_producer, ({{arguments}})),
+    ], [{WARPS}, 1], [{CONSUMER_REGISTERS}, {PRODUCER_REGISTERS}])
+"""
 _PRODUCER = f"""\
 @gluon.jit
 def {{name}}_producer({{parameters}}):
@@ -70,12 +78,7 @@ _KERNEL = f"""\
     c_full = barriers({STAGES}, 1)
     b_empty = barriers({STAGES}, {GROUPS})
     c_empty = barriers({STAGES}, {GROUPS})
-    gl.warp_specialize([
-        ({{name}}_consumer, (0, {{arguments}})),
-        ({{name}}_consumer, (1, {{arguments}})),
-        ({{name}}_producer, ({{arguments}})),
-    ], [{WARPS}, 1], [{CONSUMER_REGISTERS}, {PRODUCER_REGISTERS}])
-"""
+{ROLES}"""
 
 
 def hopper_text(form: KernelForm) -> str:
@@ -84,7 +87,7 @@ def hopper_text(form: KernelForm) -> str:
     given = ["a", "b", "c", "d", *step.pointers(form.step), "stretches", "alpha", "B", "M", "N", "E"]
     given += [*outer, *step.parameters(form.step)]
     parts = producer, _KERNEL, [*_LAYOUTS, *STRETCHES, *_consumer(form)]
-    return assembled(given, CONSTANTS, _SHARED, place(), parts)
+    return assembled(given, CONSTANTS, _SHARED, PLACE, parts)
 
 
 #: Where the columns of a tile of rows begin, conditions hold from and until, and where they end.
@@ -141,10 +144,8 @@ def _consumer(form: KernelForm) -> list[str]:
         *_weigh(form, form.stretches == (False, True, False)),
         "p = w",
     ]
-    for at, inside in enumerate((False, True, False)):
-        if form.stretches[at]:
-            lines.append(f"for n0 in range(gl.maximum(at{at}, at0 + BN), at{at + 1}, BN):")
-            lines += indented(_tile(form, inside))
+    loop = "for n0 in range(gl.maximum({}, at0 + BN), {}, BN):"
+    lines += along(form.stretches, loop, lambda inside: _tile(form, inside))
     lines += [
         f"stage = number % {STAGES}",
         f"mbarrier.wait(c_full.index(stage), number // {STAGES} & 1)",
@@ -156,12 +157,9 @@ def _consumer(form: KernelForm) -> list[str]:
 
 def _weigh(form: KernelForm, inside: bool) -> list[str]:
     """The function of scores `t`, and the wait for the next tile of B behind it."""
-    value = step.tile(f"w{len(form.step.sums)}", _WORDS)
-    if not inside:
-        value = f"gl.where(n_in[None, :], {value}, 0.0)"
     return [
         *step.weighed(form.step, _WORDS, inside),
-        f"w = as_it_is(gl.convert_layout({value}.to(PRODUCT), P))",
+        f"w = as_it_is(gl.convert_layout({step.weight(form.step, _WORDS, inside)}.to(PRODUCT), P))",
         f"mbarrier.wait(b_full.index((number + 1) % {STAGES}), (number + 1) // {STAGES} & 1, pred=number + 1 < end)",
     ]
 

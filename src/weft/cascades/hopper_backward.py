@@ -16,10 +16,8 @@ run. A program waits for others only that began before it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from weft.cascades import step
-from weft.cascades.backward_kernel import BackwardForm, vectors
+from weft.cascades.backward_kernel import BackwardForm, pull, weighed
 from weft.cascades.hopper import (
     CONSUMER_REGISTERS,
     GROUPS,
@@ -131,30 +129,21 @@ _KERNEL = f"""\
 
 def hopper_backward_text(form: BackwardForm) -> str:
     """The source of a `@gluon.jit` kernel and of its roles; the kernel's name is a digest of them."""
-    names = _of_rows(form)
+    names = form.known
     loaded = [f"{name} = gl.load({name}_of + row, mask=m < M, other=0.0)" for name in names]
     producer, outer = of_batch(_PRODUCER, form.outer)
     producer = producer.replace("{loaded}", "\n        ".join(loaded))
     producer = producer.replace("{kept}", "\n        ".join(f"{_kept(form, name)}.store({name})" for name in names))
     kernel = _KERNEL.replace("{known}", str(STAGES * max(len(names), 1)))
     parts = f"{producer}\n\n{_TURNS}", kernel, [*STRETCHES, *_consumer(form)]
-    return assembled(_parameters(form, outer), CONSTANTS, _SHARED, _PLACE, parts)
-
-
-def _parameters(form: BackwardForm, outer: Sequence[str]) -> list[str]:
-    found = ["a", "b", "c", "d", "da", "db", "dc", "turns", "factor_of", *(f"{each}_of" for each in vectors(form.step))]
-    found += [*step.operands(form.step), "before", "stretches", "alpha"]
-    return [*found, "B", "M", "N", "K", "E", *outer, *step.parameters(form.step)]
-
-
-def _of_rows(form: BackwardForm) -> list[str]:
-    """Names of what is known of each row: peaks, gradients of sums, the factor of D."""
-    return [*vectors(form.step), *(["factor"] if form.factor else [])]
+    given = [*form.parameters("turns"), "before", "stretches", "alpha"]
+    given += ["B", "M", "N", "K", "E", *outer, *step.parameters(form.step)]
+    return assembled(given, CONSTANTS, _SHARED, _PLACE, parts)
 
 
 def _kept(form: BackwardForm, name: str) -> str:
     """Where shared memory has what is known of the rows of a stage."""
-    names = _of_rows(form)
+    names = form.known
     return f"known.index(stage * {len(names)} + {names.index(name)})"
 
 
@@ -184,10 +173,7 @@ def _consumer(form: BackwardForm) -> list[str]:
 
 
 def _tile(form: BackwardForm, inside: bool) -> list[str]:
-    words, peaks = _WORDS, range(len(form.step.peaks))
-    weights = [step.exponential(form.step, at, words) for at, peak in enumerate(form.step.peaks) if peak.weighs]
-    factor = f" * {words.row('factor')}" if form.factor else ""
-    given = [*step.given(form.step, words), "dp", *(words.row(f"grad{at}") for at in range(len(form.step.sums)))]
+    words, peaks, factor = _WORDS, range(len(form.step.peaks)), form.by_factor
     lines = [
         f"stage = number % {STAGES}",
         f"mbarrier.wait(full.index(stage), number // {STAGES} & 1)",
@@ -196,14 +182,11 @@ def _tile(form: BackwardForm, inside: bool) -> list[str]:
         *(_read(form, f"shift{at}") for at in peaks),
         *(f"base{at} = shift{at} * {step.unit_of(form.step)}" for at in peaks),
         "t = warpgroup_mma_wait(1, deps=(t,))",
-        step.of_scores(form.step),
-        *step.moving(form.step, words),
-        *step.exponents(form.step, words, inside),
-        *weights,
-        *(_read(form, name) for name in _of_rows(form) if not name.startswith("shift")),
+        *weighed(form, words, inside),
+        *(_read(form, name) for name in form.known if not name.startswith("shift")),
         "dp = warpgroup_mma_wait(0, deps=(dp,))",
         f"dp = dp{factor}",
-        f"p, ds = {'PULL_SETTLED' if inside else 'PULL'}({', '.join(given)})",
+        pull(form, words, inside)[0],
         f"p = {step.tile('p', words)}{factor}",
         f"ds = {step.tile('ds', words)}",
     ]

@@ -17,8 +17,8 @@ The wait for the barrier of the tile after stands between, as in `hopper`. Behin
 from __future__ import annotations
 
 from weft.cascades import step
-from weft.cascades.hopper import CONSUMER_REGISTERS, GROUPS, PRODUCER_REGISTERS, ROWS, STRETCHES, WARPS, assembled
-from weft.cascades.kernel import KernelForm, indented, mask, place
+from weft.cascades.hopper import GROUPS, ROLES, ROWS, STRETCHES, assembled
+from weft.cascades.kernel import PLACE, KernelForm, along, mask
 from weft.cascades.step import Words
 
 _WORDS = Words("gl", "ROWS", "BN", "S")
@@ -57,19 +57,14 @@ KERNEL = f"""\
     q_full = barriers(1, 1)
     b_full = barriers(STAGES, 1)
     b_empty = barriers(STAGES, {GROUPS})
-    gl.warp_specialize([
-        ({{name}}_consumer, (0, {{arguments}})),
-        ({{name}}_consumer, (1, {{arguments}})),
-        ({{name}}_producer, ({{arguments}})),
-    ], [{WARPS}, 1], [{CONSUMER_REGISTERS}, {PRODUCER_REGISTERS}])
-"""
+{ROLES}"""
 
 
 def hopper_sums_text(form: KernelForm) -> str:
     """The source of a `@gluon.jit` kernel and of its roles; the kernel's name is a digest of them."""
     given = ["a", "b", "c", "d", *step.pointers(form.step), "stretches", "alpha", "B", "M", "N", "sc_n"]
     given += step.parameters(form.step)
-    return assembled(given, CONSTANTS, SHARED, place(), (PRODUCER, KERNEL, _consumer(form)))
+    return assembled(given, CONSTANTS, SHARED, PLACE, (PRODUCER, KERNEL, _consumer(form)))
 
 
 def _consumer(form: KernelForm) -> list[str]:
@@ -83,25 +78,28 @@ def _consumer(form: KernelForm) -> list[str]:
         *step.beginning(form.step, _WORDS),
         *step.states(form.step, _WORDS),
         f"acc = {_WORDS.full(['ROWS'], '0.0', 'SUMS')}",
-        "end = gl.cdiv(at3 - at0, BN)",
-        "number = gl.to_tensor(0)",
-        "mbarrier.wait(q_full.index(0), 0)",
-        "mbarrier.wait(b_full.index(0), 0)",
-        "u = term_scores(qs, bs, CONSUMER, 0, TERMS, S)",
-        awaited("number + 1"),
-        "u = warpgroup_mma_wait(0, deps=(u,))",
+        *BEGUN,
         "meet_and_arrive(b_empty.index(0))",
     ]
-    for at, inside in enumerate((False, True, False)):
-        if form.stretches[at]:
-            lines.append(f"for n0 in range(at{at}, at{at + 1}, BN):")
-            lines += indented(_tile(form, inside))
+    lines += along(form.stretches, "for n0 in range({}, {}, BN):", lambda inside: _tile(form, inside))
     return [*lines, *_stores(form)]
 
 
 def awaited(number: str) -> str:
     """The wait for a tile of B, where there is one."""
     return f"mbarrier.wait(b_full.index(({number}) % STAGES), ({number}) // STAGES & 1, pred={number} < end)"
+
+
+#: The first scores.
+BEGUN = (
+    "end = gl.cdiv(at3 - at0, BN)",
+    "number = gl.to_tensor(0)",
+    "mbarrier.wait(q_full.index(0), 0)",
+    "mbarrier.wait(b_full.index(0), 0)",
+    "u = term_scores(qs, bs, CONSUMER, 0, TERMS, S)",
+    awaited("number + 1"),
+    "u = warpgroup_mma_wait(0, deps=(u,))",
+)
 
 
 def _tile(form: KernelForm, inside: bool) -> list[str]:
@@ -121,9 +119,7 @@ def _multiplied(form: KernelForm, inside: bool) -> list[str]:
     """The product with the column of C."""
     if form.product == -2:
         return []
-    weight = step.tile(f"w{len(form.step.sums)}", _WORDS)
-    if not inside:
-        weight = f"gl.where(n_in[None, :], {weight}, 0.0)"
+    weight = step.weight(form.step, _WORDS, inside)
     scaled = f"acc * scale{form.product}" if form.product >= 0 else "acc"
     return [
         f"third = gl.load(c + n * sc_n{mask(('n_in', inside))}).to(SUMS)",

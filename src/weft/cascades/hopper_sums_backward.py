@@ -14,10 +14,10 @@ large: nothing is cut off of them. Both kernels add up in one order: results are
 from __future__ import annotations
 
 from weft.cascades import step
-from weft.cascades.backward_kernel import BackwardForm, vectors
+from weft.cascades.backward_kernel import BackwardForm, pulled, weighed
 from weft.cascades.hopper import GROUPS, ROWS, STRETCHES, assembled
-from weft.cascades.hopper_sums import KERNEL, LAYOUTS, PRODUCER, SHARED, awaited
-from weft.cascades.kernel import indented
+from weft.cascades.hopper_sums import BEGUN, KERNEL, LAYOUTS, PRODUCER, SHARED, awaited
+from weft.cascades.kernel import along
 from weft.cascades.step import Words
 
 CONSTANTS = ("BN", "BK", "FIRST", "FIRST_SETTLED", "PULL", "PULL_SETTLED", "SUMS", "PRODUCT", "TERMS", "STAGES")
@@ -25,9 +25,7 @@ CONSTANTS = ("BN", "BK", "FIRST", "FIRST_SETTLED", "PULL", "PULL_SETTLED", "SUMS
 
 def hopper_sums_backward_text(form: BackwardForm) -> str:
     """The source of a `@gluon.jit` kernel and of its roles; the kernel's name is a digest of them."""
-    given = ["a", "b", "c", "d", "da", "db", "dc", *(f"dx{at}_to" for at in form.wanted), "factor_of"]
-    given += [*(f"{each}_of" for each in vectors(form.step)), *step.operands(form.step)]
-    given += ["stretches", "factor_of_s", "B", "M", "N", "K", "sc_n", *step.parameters(form.step)]
+    given = [*form.parameters(), "stretches", "factor_of_s", "B", "M", "N", "K", "sc_n", *step.parameters(form.step)]
     extent = "N" if form.columns else "M"
     at = [f"tile = tl.cdiv({extent}, BM) - 1 - tl.program_id(0)", "batch = tl.to_tensor(0)"]
     return assembled(given, CONSTANTS, SHARED, at, (PRODUCER, KERNEL, _consumer(form)))
@@ -52,26 +50,16 @@ def _consumer(form: BackwardForm) -> list[str]:
         "found = gl.full([ROWS, BK], 0.0, SUMS, X)",
         "low = gl.full([ROWS, BK], 0.0, SUMS, X)",
         *(f"{name} = gl.full([ROWS], 0.0, SUMS, gl.SliceLayout(1, S))" for name in ("of_c", *_of_inputs(form))),
-        "end = gl.cdiv(at3 - at0, BN)",
-        "number = gl.to_tensor(0)",
-        "mbarrier.wait(q_full.index(0), 0)",
-        "mbarrier.wait(b_full.index(0), 0)",
-        "u = term_scores(qs, bs, CONSUMER, 0, TERMS, S)",
-        awaited("number + 1"),
-        "u = warpgroup_mma_wait(0, deps=(u,))",
+        *BEGUN,
+        *along(form.stretches, "for first in range({}, {}, BN):", lambda inside: _tile(form, inside)),
     ]
-    for at, inside in enumerate((False, True, False)):
-        if form.stretches[at]:
-            lines.append(f"for first in range(at{at}, at{at + 1}, BN):")
-            lines += indented(_tile(form, inside))
     return [*lines, *_stores(form, axis)]
 
 
 def _of_rows(form: BackwardForm, inside: bool) -> list[str]:
     """Values of each row that are known, and its element of dD."""
-    names = [*vectors(form.step), *(["factor"] if form.factor else [])]
     mask = "" if inside else ", mask=m_in, other=0.0"
-    lines = [f"{name} = gl.load({name}_of + m{mask})" for name in names]
+    lines = [f"{name} = gl.load({name}_of + m{mask})" for name in form.known]
     if form.step.meets:
         lines.append(f"do = gl.load(d + m{mask})")
     return lines + [f"base{at} = shift{at} * {step.unit_of(form.step)}" for at in range(len(form.step.peaks))]
@@ -103,23 +91,10 @@ def _tile(form: BackwardForm, inside: bool) -> list[str]:
 
 def _pulled(form: BackwardForm, words: Words, inside: bool) -> list[str]:
     """The gradient of a tile of S, `ds`, and what P adds to dC."""
-    lines = [step.of_scores(form.step), *step.moving(form.step, words, inside)]
-    lines += step.exponents(form.step, words, inside)
-    lines += [step.exponential(form.step, at, words) for at, peak in enumerate(form.step.peaks) if peak.weighs]
-    given, results = step.given(form.step, words), ["ds", *(f"dx{at}" for at in form.wanted)]
-    factor = f" * {words.row('factor')}" if form.factor else ""
-    if form.step.meets:
-        lines.append(f"dp = {words.row('do')} * {words.column('third')}{factor}")
-        given.append("dp")
-        results.insert(0, "p")
-    given += [words.row(f"grad{at}") for at in range(len(form.step.sums))]
-    lines.append(f"{', '.join(results)} = {'PULL_SETTLED' if inside else 'PULL'}({', '.join(given)})")
-    for name in results:
-        lines.append(f"{name} = {step.tile(name, words)}")
-        if not inside:
-            lines.append(f"{name} = gl.where({words.inside}, {name}, 0.0)")
+    lines = weighed(form, words, inside, inside)
+    lines += pulled(form, words, inside, f"{words.row('do')} * {words.column('third')}")
     if form.step.meets and form.columns:
-        lines.append(f"of_c += gl.sum(p * {words.row('do')}{factor}, 1)")
+        lines.append(f"of_c += gl.sum(p * {words.row('do')}{form.by_factor}, 1)")
     return lines + [f"of_x{at} += gl.sum(dx{at}, 1)" for at in form.wanted]
 
 

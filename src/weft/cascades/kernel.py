@@ -12,7 +12,7 @@ without, with; a kernel has the loops of those that there are.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from weft.cascades import step
@@ -94,17 +94,25 @@ def indented(lines: Sequence[str], depth: int = 1) -> list[str]:
     return ["    " * depth + line for line in lines]
 
 
-def place(program: int = 0) -> list[str]:
-    """The tile of rows and the index of the batch of a program: the last rows, which may have most columns, first."""
-    return [
-        "rows = tl.cdiv(M, BM)",
-        f"tile = rows - 1 - tl.program_id({program}) % rows",
-        f"batch = (tl.program_id({program}) // rows).to(tl.int64)",
-    ]
+def along(stretches: Sequence[bool], loop: str, body: Callable[[bool], Sequence[str]]) -> list[str]:
+    """The loops over those of the three stretches that there are; `body` is told whether conditions hold within."""
+    lines = []
+    for at, inside in enumerate((False, True, False)):
+        if stretches[at]:
+            lines += [loop.format(f"at{at}", f"at{at + 1}"), *indented(body(inside))]
+    return lines
+
+
+#: The tile of rows and the index of the batch of a program: the last rows, which may have most columns, first.
+PLACE = (
+    "rows = tl.cdiv(M, BM)",
+    "tile = rows - 1 - tl.program_id(0) % rows",
+    "batch = (tl.program_id(0) // rows).to(tl.int64)",
+)
 
 
 def _lines(form: KernelForm) -> list[str]:
-    lines = [*place(), "m = tile * BM + tl.arange(0, BM)", "m_in = m < M", "k = tl.arange(0, BK)"]
+    lines = [*PLACE, "m = tile * BM + tl.arange(0, BM)", "m_in = m < M", "k = tl.arange(0, BK)"]
     lines.append("e = tl.program_id(2) * BE + tl.arange(0, BE)")
     lines += offsets(form.outer)
     lines += _rows_of_a(form)
@@ -117,10 +125,7 @@ def _lines(form: KernelForm) -> list[str]:
         lines.append(f"acc = tl.zeros([BM, {'BN' if form.words.spread else 'BE'}], SUMS)")
     lines.append("stretches += (tl.program_id(1) * rows + tile) * 4")
     lines += [f"at{at} = tl.load(stretches + {at})" for at in range(4)]
-    for at, inside in enumerate((False, True, False)):
-        if form.stretches[at]:
-            lines.append(f"for n0 in tl.range(at{at}, at{at + 1}, BN):")
-            lines += indented(_tile(form, inside))
+    lines += along(form.stretches, "for n0 in tl.range({}, {}, BN):", lambda inside: _tile(form, inside))
     return [*lines, *_stores(form)]
 
 
@@ -145,7 +150,7 @@ def _tile(form: KernelForm, inside: bool) -> list[str]:
     lines = ["n = n0 + tl.arange(0, BN)", "n_in = n < N", *_scores(form, inside)]
     lines += step.weighed(form.step, form.words, inside)
     if form.product != -2:
-        lines += _multiply(form, f"w{len(form.step.sums)}", inside)
+        lines += _multiply(form, inside)
     return lines
 
 
@@ -194,10 +199,8 @@ def _scores(form: KernelForm, inside: bool) -> list[str]:
     ]
 
 
-def _multiply(form: KernelForm, value: str, inside: bool) -> list[str]:
-    weight = step.tile(value, TRITON)
-    if not inside:
-        weight = f"tl.where(n_in[None, :], {weight}, 0.0)"
+def _multiply(form: KernelForm, inside: bool) -> list[str]:
+    weight = step.weight(form.step, TRITON, inside)
     scale = f"scale{form.product}" if form.words.spread else f"scale{form.product}[:, None]"
     scaled = f"acc * {scale}" if form.product >= 0 else "acc"
     if form.single:

@@ -328,6 +328,12 @@ def tile(value: str, words: Words) -> str:
     return f"{words.library}.broadcast({value}, t)[0].to(SUMS)"
 
 
+def weight(form: StepForm, words: Words, inside: bool) -> str:
+    """The value that meets C as a whole tile, 0 where no element is there."""
+    found = tile(f"w{len(form.sums)}", words)
+    return found if inside else f"{words.library}.where({words.inside}, {found}, 0.0)"
+
+
 def ending(form: StepForm, words: Words, row: str, splits: bool) -> list[str]:
     """Peaks and sums stored, `row` being the place of each; of shares of the columns peaks stay as they are."""
     lib = words.library
