@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, fx
 
 from weft.cascades.elements import ElementFunctions
-from weft.cascades.forward import Values
 from weft.cascades.frame import Frame, size_of
-from weft.cascades.program import Program
+from weft.cascades.program import Program, Values
 from weft.cascades.step import InputText, LabelText, StepForm, words_of
 from weft.cascades.terms import TYPES
 from weft.fn.pointwise import Pointwise

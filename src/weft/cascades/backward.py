@@ -13,12 +13,13 @@ import torch
 from torch import Tensor, fx
 
 from weft.base.arrays import grad_mode
-from weft.cascades.forward import FINISHED, PRODUCT, Cutting, Values, inputs_of, run_block, run_tail
-from weft.cascades.frame import Box, Frame, flipped, transposed
+from weft.cascades.blocks import Blocks
+from weft.cascades.frame import Box, flipped, transposed
 from weft.cascades.lowering import PEAK
 from weft.cascades.product import narrowed
-from weft.cascades.program import Program, Stage, Target
+from weft.cascades.program import FINISHED, PRODUCT, Stage, Target, Values
 from weft.cascades.states import idle_labels
+from weft.cascades.transforms import gradients_of
 from weft.fn.reductions import is_reduction
 
 
@@ -26,12 +27,11 @@ class Gradients:
     """Gradients of A, B, C and of nodes, added up from blocks; those of operands are among the nodes'."""
 
     def __init__(
-        self, program: Program, frame: Frame, tensors: tuple[Tensor, Tensor, Tensor | None], needs: Sequence[bool],
-        values: Values,
-    ) -> None:  # fmt: skip
-        self.program, self.frame, self.tensors, self.needs = program, frame, tensors, needs
-        self.values = values
-        wide = frame.products.accumulate
+        self, blocks: Blocks, tensors: tuple[Tensor, Tensor, Tensor | None], needs: Sequence[bool], values: Values
+    ) -> None:
+        self.blocks, self.program, self.frame = blocks, blocks.program, blocks.frame
+        self.tensors, self.values = tensors, values
+        wide = self.frame.products.accumulate
         self.sums = tuple(
             torch.zeros(each.shape, dtype=wide, device=each.device) if each is not None and need else None
             for each, need in zip(tensors, needs, strict=True)
@@ -52,7 +52,7 @@ class Gradients:
             leaves[source] = self._leaf(source, self.values[source])
         with grad_mode(True):
             found = dict(leaves)
-            run_tail(self.program, self.frame, tuple(nodes), found)
+            self.blocks.whole(tuple(nodes), found)
         self._pull([(found[node], self.of_nodes[node]) for node in wanted], leaves, None)
 
     def _leaf(self, node: fx.Node, value: Tensor) -> Tensor:
@@ -82,13 +82,12 @@ class Gradients:
     def through_block(self, stage: Stage, box: Box, d: Tensor | None) -> None:
         """Pull back through a block, made again; `d` is the gradient of D."""
         a, b, c = self.tensors
-        frame, program = self.frame, self.program
+        frame = self.frame
         scores = frame.scores(a, b, box).requires_grad_()
-        leaves = {
-            node: self._leaf(node, each) for node, each in inputs_of(program, stage, frame, self.values, box).items()
-        }
+        inputs = self.blocks.inputs(stage, self.values, box)
+        leaves = {node: self._leaf(node, each) for node, each in inputs.items()}
         with grad_mode(True):
-            found = run_block(program, stage, frame, scores, leaves)
+            found = self.blocks.made(stage, scores, leaves)
         pairs = []
         for target in stage.targets:
             value = found[target.node]
@@ -99,7 +98,7 @@ class Gradients:
                 grad = self._through_target(target, value.detach(), box)
             if grad is not None and value.requires_grad:
                 pairs.append((value, grad))
-        leaves[program.between.inputs[0]] = scores
+        leaves[self.program.between.inputs[0]] = scores
         self._pull(pairs, leaves, box)
 
     def _through_product(self, value: Tensor, c: Tensor | None, d: Tensor, box: Box) -> Tensor:
@@ -109,7 +108,7 @@ class Gradients:
         assert c is not None
         batch = len(roles.batch)
         block = frame.of_d(d, box)  # batch, m, n
-        right = narrowed(c, roles.y, box)  # batch, n, k
+        right = frame.of_c(c, box)  # batch, n, k
         if frame.algebra is not None:
             total, free = (frame.of_d(each, box) for each in (self.values[PRODUCT], self._free()))
             grad, of_c = frame.algebra.gradients(roles, frame.met(value, box), right, total, block, free)
@@ -147,19 +146,15 @@ class Gradients:
     def count(self, stage: Stage, box: Box) -> None:
         """Count the equal values that share the gradient of the largest or smallest."""
         a, b, _ = self.tensors
-        inputs = inputs_of(self.program, stage, self.frame, self.values, box)
-        found = run_block(self.program, stage, self.frame, self.frame.scores(a, b, box), inputs)
+        inputs = self.blocks.inputs(stage, self.values, box)
+        found = self.blocks.made(stage, self.frame.scores(a, b, box), inputs)
         for target in self.selecting(stage):
             labels = self.program.between.reduced(target.gives)
             value = found[target.node]
             total = self.values[target.gives]
             counts = self.counts.setdefault(target.gives, torch.zeros_like(total))
             equal = value == self.frame.place(total, box)
-            shape = [
-                box[label][1] if label in labels else size
-                for label, size in zip(self.frame.order, equal.shape, strict=True)
-            ]
-            equal = equal.expand(shape)
+            equal = self.frame.along(equal, labels, box)
             if not any(box[label][0] for label in idle_labels(target, self.program, self.frame)):
                 self.frame.place(counts, box).add_(equal.sum(self.frame.dims(labels), keepdim=True))
 
@@ -170,17 +165,10 @@ class Gradients:
     # -- sums ------------------------------------------------------------------------------------------------------
 
     def _pull(self, pairs: list[tuple[Tensor, Tensor]], leaves: Values, box: Box | None) -> None:
-        wanted = {node: leaf for node, leaf in leaves.items() if leaf.requires_grad}
-        pairs = [pair for pair in pairs if pair[0].requires_grad]
-        if not pairs or not wanted:
-            return
-        results = [value for value, _ in pairs]
         grads = [grad.to(value.dtype).expand(value.shape) for value, grad in pairs]
-        found: Sequence[Tensor | None] = torch.autograd.grad(
-            results, list(wanted.values()), grads, allow_unused=True
-        )
+        found = gradients_of([value for value, _ in pairs], grads, [*leaves.values()])
         s = self.program.between.inputs[0]
-        for node, grad in zip(wanted, found, strict=True):
+        for node, grad in zip(leaves, found, strict=True):
             if grad is None:
                 continue
             if node is s:
@@ -213,9 +201,8 @@ class Gradients:
 
 
 def gradients(
-    program: Program, frame: Frame, tensors: tuple[Tensor, Tensor, Tensor | None], needs: Sequence[bool],
-    values: Values, cotangents: Mapping[fx.Node, Tensor], cut: Cutting, launch: Any = None,
-    wanted: Collection[fx.Node] = (),
+    blocks: Blocks, tensors: tuple[Tensor, Tensor, Tensor | None], needs: Sequence[bool], values: Values,
+    cotangents: Mapping[fx.Node, Tensor], launch: Any = None, wanted: Collection[fx.Node] = (),
 ) -> Gradients:  # fmt: skip
     """Gradients of A, B, C where `needs` says so and of `wanted` operands, from those of results.
 
@@ -223,7 +210,8 @@ def gradients(
     With a `launch` kernels make those of A, B and C, and where they can those of operands.
     """
     aux = bool(wanted) if launch is None else not launch.makes(launch.behind(wanted))
-    found = Gradients(program, frame, tensors, needs if launch is None else (False,) * 3, values)
+    program = blocks.program
+    found = Gradients(blocks, tensors, needs if launch is None else (False,) * 3, values)
     for node, grad in cotangents.items():
         if node is not PRODUCT:
             found.of_nodes[node] = grad.to(torch.promote_types(grad.dtype, torch.float32)).clone()
@@ -232,7 +220,7 @@ def gradients(
         found.through_factor(d)
     before = d  # the gradient of the sum before its factor
     if d is not None and program.factor is not None and (launch is None or aux):
-        before = d * frame.on_d(values[program.factor])
+        before = d * blocks.frame.on_d(values[program.factor])
     sums = found.sums
     for stage in reversed(program.stages):
         found.through_tail(stage.tail)
@@ -244,7 +232,7 @@ def gradients(
                 found.of_nodes[node] = grad if known is None else known + grad
             if not aux:
                 break
-        boxes = cut(stage)
+        boxes = blocks.cut(stage, values)
         if found.selecting(stage):
             for box in boxes:
                 found.count(stage, box)

@@ -144,7 +144,9 @@ def pulled(form: BackwardForm, words: Words, inside: bool, dp: str) -> list[str]
 
 def _pulled(form: BackwardForm, inside: bool) -> list[str]:
     """P times its factor, and the gradient of a tile of S, of products that are made here."""
-    pairs = ("keys, tl.trans(q)", "third, tl.trans(do)") if form.columns else ("q, tl.trans(keys)", "do, tl.trans(third)")
+    pairs = ("q, tl.trans(keys)", "do, tl.trans(third)")
+    if form.columns:
+        pairs = ("keys, tl.trans(q)", "third, tl.trans(do)")
     scores, of_p = (f"tl.dot({pair}, input_precision=PRECISION, out_dtype=SUMS)" for pair in pairs)
     lines = [f"t = {scores}", *weighed(form, form.words, inside), *pulled(form, form.words, inside, of_p)]
     if form.step.meets and form.factor:

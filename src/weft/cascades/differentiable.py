@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -12,9 +11,8 @@ from torch import Tensor, fx
 from weft.base.arrays import grad_mode, without_autocast
 from weft.base.batched import each_of_batch
 from weft.cascades.backward import gradients
-from weft.cascades.forward import FINISHED, PRODUCT, Values, run
-from weft.cascades.program import Program
-from weft.cascades.transforms import refuse_tangents
+from weft.cascades.program import FINISHED, PRODUCT, Program, Values
+from weft.cascades.transforms import gradients_of, refuse_tangents
 
 #: What makes a result a view: torch refuses to write to those that a function returns, or that autograd has not seen.
 VIEWS = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
@@ -57,7 +55,8 @@ class Differentiated(torch.autograd.Function):
         with without_autocast():
             if torch.is_grad_enabled():
                 results = plan.whole(plan.frame.products.accumulate)(*given, *plan.coordinates)
-                return (None, *gradients_of(results, grads, given, needs))
+                leaves = [each if need else None for each, need in zip(given, needs, strict=True)]
+                return (None, *gradients_of(results, grads, leaves, again=True))
             states = others[plan.meets :] if ctx.states is None else ctx.states
             return (None, *ctx.way.backward(given, others[: plan.meets], states, grads, needs))
 
@@ -75,8 +74,7 @@ class _Run:
         if values is None:
             self._launch = None
             tensors, operands = plan.arranged(given, None)
-            cut, serving = partial(plan.cut, operands=operands), plan.serving(grads)
-            values = run(plan.program, plan.frame, *_three(tensors), _given(plan, operands), cut, serving)
+            values = plan.blocks.run(_three(tensors), _given(plan, operands), plan.serving(grads))
         between = plan.program.between
         nodes = [node for node in values if node not in between.inputs and node not in between.elementwise]
         if plan.program.factor is None and plan.frame.algebra is None:  # the gradient is that of the sum
@@ -115,12 +113,7 @@ class _Run:
             [each.detach() for each in tensors], [each.detach() for each in operands],
             d, states, grads, [each.requires_grad for each in read],
         )  # fmt: skip
-        pairs = [(each, grad) for each, grad in zip(read, found, strict=True) if grad is not None]
-        wanted = [leaf for leaf in leaves if leaf.requires_grad]
-        of = iter(torch.autograd.grad(
-            [each for each, _ in pairs], wanted, [grad for _, grad in pairs], allow_unused=True
-        ))  # fmt: skip
-        return [next(of) if need else None for need in needs]
+        return gradients_of(read, found, leaves)
 
     def _gradients(
         self, tensors: Sequence[Tensor], operands: Sequence[Tensor], d: Sequence[Tensor], states: Sequence[Tensor],
@@ -144,13 +137,10 @@ class _Run:
         for node, grad in zip(_nodes(plan), grads, strict=True):
             if grad is not None:
                 cotangents[node] = cotangents[node] + grad if node in cotangents else grad
-        cut = partial(plan.cut, operands=operands)
         if self._launch is not None and _selects(plan.program):  # blocks, made again, equal what blocks select
-            values = run(plan.program, plan.frame, a, b, c, _given(plan, operands), cut)
-        found = gradients(
-            plan.program, plan.frame, (a, b, c), (*needs[:count], False)[:3], values, cotangents, cut, launch,
-            _wanted(plan, needs[count:]),
-        )
+            values = plan.blocks.run((a, b, c), _given(plan, operands))
+        wanted = _wanted(plan, needs[count:])
+        found = gradients(plan.blocks, (a, b, c), (*needs[:count], False)[:3], values, cotangents, launch, wanted)
         own = [None if each is None else each.to(a.dtype) for each in found.sums[:count]]
         places = plan.program.between.inputs[1 : 1 + len(operands)]
         return [*own, *(
@@ -163,18 +153,6 @@ def _three(tensors: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor | None]:
     """A, B and C, distinct objects also where they are one tensor."""
     a, b, *c = (each.view_as(each) for each in tensors)
     return a, b, c[0] if c else None
-
-
-def gradients_of(
-    results: Sequence[Tensor], grads: Sequence[Tensor | None], inputs: Sequence[Tensor | None], needs: Sequence[bool]
-) -> list[Tensor | None]:
-    """The gradients of inputs that need them, which have gradients themselves."""
-    pairs = [(value, grad) for value, grad in zip(results, grads, strict=True) if grad is not None]
-    values, given = zip(*[pair for pair in pairs if pair[0].requires_grad], strict=True)
-    wanted = [need and each is not None for each, need in zip(inputs, needs, strict=False)]
-    leaves: list[Any] = [each for each, own in zip(inputs, wanted, strict=False) if own]
-    found = iter(torch.autograd.grad(values, leaves, given, create_graph=True, allow_unused=True))
-    return [next(found) if own else None for own in wanted]
 
 
 def _selects(program: Program) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -47,6 +48,18 @@ class Recipe:
         """Run the operations on the `values` that are there, and put those that are kept there, too."""
         found = self._program(*map(values.__getitem__, self._given))
         values.update(zip(self._kept, found, strict=True))
+
+
+@lru_cache(maxsize=1024)
+def recipe_of(nodes: tuple[fx.Node, ...], kept: frozenset[fx.Node], between: Between, frame: Frame) -> Recipe:
+    """The recipe of operations, made once."""
+    return Recipe(nodes, kept, between, frame)
+
+
+def run_whole(nodes: tuple[fx.Node, ...], between: Between, frame: Frame, values: dict[fx.Node, Tensor]) -> None:
+    """Run small nodes, whole, and keep them."""
+    if nodes:
+        recipe_of(nodes, frozenset(nodes), between, frame).run(values)
 
 
 def operation(graph: fx.Graph, node: fx.Node, value: Callable[[fx.Node], fx.Node], frame: Frame) -> fx.Node:

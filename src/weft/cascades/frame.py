@@ -76,6 +76,16 @@ class Frame:
         """The block of a value along S, of an operand say."""
         return narrowed(value, self.order, box)
 
+    def along(self, value: Tensor, labels: Sequence[Label], box: Box) -> Tensor:
+        """The block of a value with all indices of a box along some labels."""
+        pairs = zip(self.order, value.shape, strict=True)
+        return value.expand([box[label][1] if label in labels else extent for label, extent in pairs])
+
+    def of_c(self, c: Tensor, box: Box) -> Tensor:
+        """The block of C that a block of S meets."""
+        assert self.second is not None
+        return narrowed(c, self.second.y, box)
+
     def of_d(self, d: Tensor, box: Box) -> Tensor:
         """The block of D that a block of S adds to."""
         assert self.second is not None

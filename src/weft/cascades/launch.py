@@ -16,13 +16,13 @@ from torch import Tensor, fx
 from weft.base.cached import cached_property
 from weft.base.kept import keep_if_captured
 from weft.cascades.arguments import BYTES, Call, KernelArguments, Launches, Outer, tensor_map
-from weft.cascades.forward import FINISHED, PRODUCT, Values, run_tail
+from weft.cascades.evaluate import run_whole
 from weft.cascades.frame import Frame
 from weft.cascades.hopper import ROWS, hopper_text, namespace
 from weft.cascades.hopper_sums import hopper_sums_text
 from weft.cascades.join import join_text
 from weft.cascades.kernel import KernelForm, kernel_text, names
-from weft.cascades.program import Program
+from weft.cascades.program import FINISHED, PRODUCT, Program, Values
 from weft.cascades.serving import FEW, CascadeTile
 from weft.cascades.step import StepForm
 from weft.cascades.stretches import Stretches
@@ -77,23 +77,24 @@ class CascadeLaunch:
         return tensor.permute(order).clone(memory_format=torch.contiguous_format).permute(back)
 
     def __call__(self, a: Tensor, b: Tensor, c: Tensor | None, given: Values, raw: bool) -> Values:
-        """Every whole value by its node, as `forward.run` has them; D finished under `FINISHED` unless it is `raw`."""
+        """Every whole value by its node, as `Blocks.run` has them; D finished under `FINISHED` unless it is `raw`."""
         if self._exact is not None and not held(a, b):
             return self._exact(a, b, c, given, raw)
         frame, values = self.frame, dict(given)
-        run_tail(self.program, frame, self.program.prelude, values)
+        between = self.program.between
+        run_whole(self.program.prelude, between, frame, values)
         made = self.launches((a, b, c), values, raw)
         for call in made.calls:
             call()
         d, *states = made.found
         results = (*self.stage.peaks, *(target.gives for target in self.functions.sums))
         for node, state in zip(results, states, strict=True):
-            values[node] = state.reshape(frame.shape(self.program.between.modes[node]))
+            values[node] = state.reshape(frame.shape(between.modes[node]))
         if self.functions.meets:
             assert frame.second is not None
             shape = [frame.extents[label] for label in frame.second.result]
             values[FINISHED if self._finishes(raw) else PRODUCT] = d.reshape(shape)
-        run_tail(self.program, frame, self.stage.tail, values)
+        run_whole(self.stage.tail, between, frame, values)
         return values
 
     def launches(self, tensors: Sequence[Tensor | None], values: Values, raw: bool) -> Launches:

@@ -22,7 +22,7 @@ from weft.base.kept import keep_if_captured
 from weft.base.log import warn
 from weft.cascades.backward_launch import BackwardLaunch, differentiates
 from weft.cascades.between import Between, check_reductions, recorded, traced
-from weft.cascades.boxes import Boxes, most_elements
+from weft.cascades.blocks import Blocks, most_elements
 from weft.cascades.described import Described
 from weft.cascades.differentiable import differentiated
 from weft.cascades.frame import Frame, frame_of, size_of
@@ -98,10 +98,9 @@ class CascadePlan:
         columns = self.frame.columns
         self.program: Program = program_of(between, self.meets, columns, said.extents, limit, on_cpu, algebra)
         self.between = self.program.between
-        self.boxes = Boxes(self.program, self.frame, between, self._known, limit)
-        self.cut = self.boxes.cut
+        self.blocks = Blocks(self.program, self.frame, between, self._known, limit)
         elements = size_of(self.frame, said.notation.s)
-        self.loops = Loops(self.boxes.in_rows, Target(said.device.type), elements, options.specialize)
+        self.loops = Loops(self.blocks.in_rows, Target(said.device.type), elements, options.specialize)
 
     @property
     def meets(self) -> bool:
@@ -324,7 +323,7 @@ class CascadePlan:
         if self.said.device.type != "cpu" or self.options.backend != "auto" or self.frame.algebra is not None:
             return None
         s = {label: self.extents[label] for label in self.frame.order}
-        return self.whole(self.types.accumulate) if math.prod(s.values()) <= FEW and self.boxes.extents == s else None
+        return self.whole(self.types.accumulate) if math.prod(s.values()) <= FEW and self.blocks.extents == s else None
 
     def arranged(self, given: Sequence[Tensor], launch: CascadeLaunch | None) -> tuple[list[Tensor], list[Tensor]]:
         """A, B and C by the roles of their labels as products or the kernel read them, and operands along S."""

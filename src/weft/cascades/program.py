@@ -15,13 +15,21 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from torch import fx
+from torch import Tensor, fx
 
 from weft.cascades.between import Between
 from weft.cascades.lowering import PEAK, lowered
 from weft.cascades.running import NotRunning, running
 from weft.fn.reductions import is_reduction
 from weft.spec import Label
+
+Values = dict[fx.Node, Tensor]
+
+#: What D stands under among values: the value that meets C may be a result itself. D is without the factor then.
+PRODUCT = fx.Graph().placeholder("product")
+
+#: D where a kernel has multiplied it with its factor and rounded it.
+FINISHED = fx.Graph().placeholder("finished")
 
 _LEAST_ROWS = 16  # of a block that has all of the reduced modes
 
@@ -38,6 +46,11 @@ class Target:
     kind: str
     gives: fx.Node
     scale: fx.Node | None = None
+
+    @property
+    def key(self) -> fx.Node:
+        """What the value stands under among others."""
+        return PRODUCT if self.kind == "product" else self.gives
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -7,7 +7,7 @@ step along each dimension of S that is no column.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import fx
@@ -69,11 +69,11 @@ def entry(frame):
 
 
 class Place(NamedTuple):
-    """Memory that a row reads or writes: its role, its type, and the node, target or number that it is for."""
+    """Memory that a row reads or writes: its role, its type, and the node whose value it has."""
 
     role: str  # "given", "x", "y", "d", "state", "best", "store"
     dtype: torch.dtype
-    which: object = None
+    which: Any = None
 
 
 class RowText:
@@ -95,7 +95,7 @@ class RowText:
         self._taken = False  # whether what meets C is where S was
         self.source = self._written()
 
-    def _place(self, role: str, dtype: torch.dtype, which: object = None) -> str:
+    def _place(self, role: str, dtype: torch.dtype, which: fx.Node | None = None) -> str:
         """The pointer of a place."""
         found = Place(role, dtype, which)
         if found not in self.places:
@@ -236,7 +236,7 @@ class RowText:
             if each.node is node:
                 dtype = stored_type(each, self.between, self.frame)
                 name = self._cast(held.name, held.dtype, dtype)
-                found.append(f"store_{_name(dtype)}({self._place('store', dtype, each)}, j, {name})")
+                found.append(f"store_{_name(dtype)}({self._place('store', dtype, node)}, j, {name})")
         if node in self._reduced and node not in self._kept and (node is not self.s or self.outer):
             room, dtype = self._room(), memory_type(node.meta["dtype"])
             self._kept[node] = room, dtype
@@ -245,7 +245,7 @@ class RowText:
 
     def _store_number(self, each: Target) -> None:
         held, dtype = self._known[each.node], stored_type(each, self.between, self.frame)
-        pointer = self._place("store", dtype, each)
+        pointer = self._place("store", dtype, each.node)
         self._body.append(f"store_{_name(dtype)}({pointer}, 0, {self._cast(held.name, held.dtype, dtype)})")
 
     # -- reductions ------------------------------------------------------------------------------------------------
@@ -260,7 +260,7 @@ class RowText:
             if each.target is None:
                 self._let(each.node, f"row_sum({where}, n, {kind}(0))", dtype)
             else:
-                pointer = self._place("state", result, each.target)
+                pointer = self._place("state", result, each.node)
                 scale = None if each.target.scale is None else self._scales[each.target.scale]
                 self._sum_into(pointer, result, where, scale)
             return
@@ -273,7 +273,7 @@ class RowText:
             if each.target is None:
                 self._known[each.node] = Held(self._cast(best, dtype, result), result)
             else:
-                pointer = self._place("state", result, each.target)
+                pointer = self._place("state", result, each.node)
                 known = self._cast(self._line(f"load_{_name(result)}({pointer}, 0)"), result, dtype)
                 chosen = self._line(f"{best} if better({best}, {known}, {sign}) else {known}")
                 self._body.append(f"store_{_name(result)}({pointer}, 0, {self._cast(chosen, dtype, result)})")
@@ -286,7 +286,7 @@ class RowText:
             self._known[each.node] = Held(place, torch.int64)
             return
         source = each.source.meta["dtype"]
-        values, places = self._place("best", source, each.target), self._place("state", torch.int64, each.target)
+        values, places = self._place("best", source, each.node), self._place("state", torch.int64, each.node)
         known = self._cast(self._line(f"load_{_name(source)}({values}, 0)"), source, dtype)
         chosen = self._cast(best, dtype, source)
         self._body += [
@@ -301,7 +301,7 @@ class RowText:
         if each.target is None:
             new = best
         else:
-            pointer = self._place("state", each.node.meta["dtype"], each.target)
+            pointer = self._place("state", each.node.meta["dtype"], each.node)
             old = self._line(f"load_{kind}({pointer}, 0)")
             new = self._line(f"{best} if better({best}, {old}, 1) else {old}")
             self._body.append(f"store_{kind}({pointer}, 0, {new})")

@@ -19,9 +19,9 @@ from torch import Tensor, fx
 from weft.cascades import row_text as at
 from weft.cascades.frame import Box, Frame, size_of
 from weft.cascades.product import turned
-from weft.cascades.program import Program, Stage, Target
+from weft.cascades.program import PRODUCT, Program, Stage
 from weft.cascades.row_text import Place, RowText
-from weft.cascades.states import PeakState, State
+from weft.cascades.states import State
 from weft.cascades.sweeps import NotInRows, sweeps_of
 from weft.cpu import jit
 from weft.cpu import row_call as products
@@ -33,15 +33,7 @@ MOST_BOXES = 4096  # whose words Python writes
 _SHARED = 1 << 15  # elements of S that threads share
 
 Words = np.ndarray[Any, np.dtype[np.int64]]
-
-
-class Made(NamedTuple):
-    """Tensors of a stage: A, B and C, whole values by node, and states."""
-
-    tensors: tuple[Tensor, Tensor, Tensor | None]
-    values: Mapping[fx.Node, Tensor]
-    states: Mapping[Target, State]
-    peaks: Mapping[fx.Node, PeakState]
+Tensors = tuple[Tensor, Tensor, Tensor | None]
 
 
 class Geometry(NamedTuple):
@@ -99,17 +91,20 @@ class StageRows:
         """Have the code at hand."""
         self._address = jit.compiled(self.text.source)
 
-    def run(self, made: Made, boxes: Sequence[Box]) -> None:
-        """Take all boxes into the states."""
+    def run(
+        self, tensors: Tensors, values: Mapping[fx.Node, Tensor], states: Mapping[fx.Node, State], boxes: Sequence[Box]
+    ) -> None:
+        """Take all boxes of A, B and C and of whole values into the states."""
         if self._known is None or self._known[0] is not boxes:
             self._known = boxes, self._geometry([box for box in boxes if all(self.frame.box_shape(box))])
         found = self._known[1]
         if not len(found.tasks):
             return
-        places = [self._tensor(place, made) for place in self.text.places]  # held until the loops have ended
+        d = states[PRODUCT].total if PRODUCT in states else None
+        places = [self._tensor(place, tensors, values, states) for place in self.text.places]  # until the loops end
         words = self._words(found, places)
-        self._point(words, found, made)
-        self._call(words, found.tasks, self._shapes(*made.tensors), found.most)
+        self._point(words, found, tensors, d)
+        self._call(words, found.tasks, self._shapes(*tensors), found.most)
 
     def _geometry(self, boxes: list[Box]) -> Geometry:
         """All that follows from boxes alone."""
@@ -132,15 +127,17 @@ class StageRows:
 
     # -- what the code is told ---------------------------------------------------------------------------------------
 
-    def _tensor(self, place: Place, made: Made) -> Tensor:
+    def _tensor(
+        self, place: Place, tensors: Tensors, values: Mapping[fx.Node, Tensor], states: Mapping[fx.Node, State]
+    ) -> Tensor:
         """The tensor of a place, whole, along S; columns lie side by side."""
-        frame, (a, b, _) = self.frame, made.tensors
+        frame, (a, b, _) = self.frame, tensors
         first, which = frame.first, place.which
         tensor: Tensor
         match place.role:
             case "given":
-                tensor = made.values[which]  # type: ignore[index]
-                if self.text.is_wide(which):  # type: ignore[arg-type]
+                tensor = values[which]
+                if self.text.is_wide(which):
                     columns = [frame.extents[label] for label in self.sweeps.columns]
                     tensor = tensor.expand(*tensor.shape[: self.dims], *columns)
             case "x":
@@ -149,14 +146,13 @@ class StageRows:
                 tensor = turned(b, first.y, frame.order)
             case "d":
                 assert frame.second is not None
-                second, d = frame.second, made.states[self.sweeps.product].total  # type: ignore[index]
+                second, d = frame.second, states[PRODUCT].total
                 d = d.flatten(d.dim() - len(second.n)) if second.n else d.unsqueeze(-1)
                 return turned(d[..., 0], (*second.batch, *second.m), frame.order)
             case "best":
-                tensor = made.states[which].best  # type: ignore[index,assignment]
+                tensor = states[which].best  # type: ignore[assignment]
             case _:
-                target: Any = which
-                tensor = made.peaks[target.node].value if target.kind == "peak" else made.states[target].total
+                tensor = states[which].total
         return self._lined_up(tensor)
 
     def _lined_up(self, tensor: Tensor) -> Tensor:
@@ -183,14 +179,13 @@ class StageRows:
             next_at += 1 + dims
         return words
 
-    def _point(self, words: Words, found: Geometry, made: Made) -> None:
+    def _point(self, words: Words, found: Geometry, tensors: Tensors, d: Tensor | None) -> None:
         """Where the products begin, and the step from a matrix of theirs to the next."""
-        (a, b, c), first, second = made.tensors, self.frame.first, self.frame.second
+        (a, b, c), first, second = tensors, self.frame.first, self.frame.second
         operands = [] if self.outer else [(products.A, a, first.x), (products.B, b, first.y)]
-        if self.sweeps.product is not None:
+        if d is not None:
             assert second is not None
             assert c is not None
-            d = made.states[self.sweeps.product].total
             operands += [(products.C, c, second.y), (products.D, d, second.result)]
         for place, tensor, labels in operands:
             steps = dict(zip(labels, _steps(tensor), strict=True))

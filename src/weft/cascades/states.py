@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor, fx
 
 from weft.cascades.between import Between
 from weft.cascades.evaluate import extreme, finite, reduce_whole, worst
 from weft.cascades.frame import Box, Frame
-from weft.cascades.product import narrowed
+from weft.cascades.lowering import PEAK
 from weft.cascades.program import Program, Target
 from weft.spec import Label
 
@@ -29,65 +27,51 @@ def stored_type(target: Target, between: Between, frame: Frame) -> torch.dtype:
     return frame.stored_as(dtype) if target.node in between.elementwise else dtype
 
 
-class PeakState:
-    """The largest value so far along the modes that a peak reduces."""
+class State:
+    """A target: its sums, extremes and places so far, or what blocks have stored."""
 
-    def __init__(self, node: fx.Node, between: Between, frame: Frame) -> None:
-        self.frame, self.labels = frame, between.reduced(node)
-        dtype = node.meta["dtype"]
-        self.value = torch.full(frame.shape(between.modes[node]), -math.inf, dtype=dtype, device=frame.device)
+    def __init__(self, target: Target, program: Program, frame: Frame) -> None:
+        self.target, self.frame, kind = target, frame, target.kind
+        between, dtype = program.between, target.gives.meta["dtype"]
+        shape, start = frame.shape(between.modes[target.gives]), 0
+        self.labels = () if kind in ("product", "store") else between.reduced(target.gives)
+        #: Labels along which all blocks make the same.
+        self.idle = [] if kind == "product" else idle_labels(target, program, frame)
+        if kind == "product":
+            assert frame.second is not None
+            shape = tuple(frame.extents[label] for label in frame.second.result)
+            dtype = frame.products.accumulate
+            start = 0 if frame.algebra is None else frame.algebra.identity  # type: ignore[assignment]
+        elif kind == "store":
+            dtype = stored_type(target, between, frame)
+        elif kind in ("amax", "amin", PEAK):
+            start = worst(kind, dtype)  # type: ignore[assignment]
+        self.total = torch.full(shape, start, dtype=dtype, device=frame.device)
+        self.best: Tensor | None = None
+        if kind in ("argmax", "argmin"):
+            source = target.node.meta["dtype"]
+            self.best = torch.full(shape, worst(kind, source), dtype=source, device=frame.device)
 
-    def add(self, value: Tensor, box: Box) -> tuple[Tensor, Tensor | None]:
-        """Take a block in: the peak to subtract, and the factor for what was summed over the one before.
+    @classmethod
+    def of_peak(cls, node: fx.Node, program: Program, frame: Frame) -> State:
+        """The largest value so far along the modes that a peak reduces."""
+        return cls(Target(node, PEAK, node), program, frame)
+
+    def grow(self, value: Tensor, box: Box) -> tuple[Tensor, Tensor | None]:
+        """Take a block into a peak: that to subtract, and the factor for what was summed over the one before.
 
         The factor is None in the first block along the reduced modes.
         """
-        frame, place = self.frame, self.frame.place(self.value, box)
+        frame, place = self.frame, self.frame.place(self.total, box)
         best = extreme("amax", value.detach(), frame.dims(self.labels))
         if all(box[label][0] == 0 for label in self.labels):
             place.copy_(best)
             return finite(best), None
         new = torch.maximum(place, best)
         safe = finite(new)
-        scale = torch.where(place == -math.inf, 0.0, torch.exp(finite(place) - safe))
+        scale = torch.where(place == -torch.inf, 0.0, torch.exp(finite(place) - safe))
         place.copy_(new)
         return safe, scale
-
-    def result(self) -> Tensor:
-        """The peak, 0 where there is none."""
-        return finite(self.value)
-
-
-class State:
-    """A target: its sums, extremes and places so far, or what blocks have stored."""
-
-    def __init__(self, target: Target, program: Program, frame: Frame) -> None:
-        self.target, self.frame = target, frame
-        between = program.between
-        modes = between.modes[target.gives]
-        self.labels: tuple[Label, ...] = ()
-        if target.kind not in ("product", "store"):
-            self.labels = between.reduced(target.gives)
-        #: Labels along which all blocks make the same.
-        self.idle: list[Label] = []
-        dtype, start = target.gives.meta["dtype"], 0
-        if target.kind == "product":
-            assert frame.second is not None
-            shape = tuple(frame.extents[label] for label in frame.second.result)
-            dtype = frame.products.accumulate
-            start = 0 if frame.algebra is None else frame.algebra.identity  # type: ignore[assignment]
-        else:
-            shape = frame.shape(modes)
-            self.idle = idle_labels(target, program, frame)
-        if target.kind in ("amax", "amin"):
-            start = worst(target.kind, dtype)  # type: ignore[assignment]
-        if target.kind == "store":
-            dtype = stored_type(target, between, frame)
-        self.total = torch.full(shape, start, dtype=dtype, device=frame.device)
-        self.best: Tensor | None = None
-        if target.kind in ("argmax", "argmin"):
-            source = target.node.meta["dtype"]
-            self.best = torch.full(shape, worst(target.kind, source), dtype=source, device=frame.device)
 
     def add(self, value: Tensor, c: Tensor | None, box: Box, scale: Tensor | None) -> None:
         """Take a block's value in; what is there is rescaled first."""
@@ -102,12 +86,7 @@ class State:
         if kind == "store":
             place.copy_(value)
             return
-        dims = frame.dims(self.labels)
-        shape = [
-            box[label][1] if label in self.labels else extent
-            for label, extent in zip(frame.order, value.shape, strict=True)
-        ]
-        value = value.expand(shape)
+        dims, value = frame.dims(self.labels), frame.along(value, self.labels, box)
         if kind == "sum":
             if scale is not None:
                 place.mul_(scale)
@@ -115,18 +94,18 @@ class State:
         elif kind in ("amax", "amin"):
             best = torch.maximum if kind == "amax" else torch.minimum
             place.copy_(best(place, extreme(kind, value, dims)))
-        elif shape[dims[0]]:
+        elif value.shape[dims[0]]:
             self._choose(place, value, dims[0], box)
 
     def _multiply(self, value: Tensor, c: Tensor, box: Box, scale: Tensor | None) -> None:
         frame = self.frame
         assert frame.second is not None
         place = frame.of_d(self.total, box)
+        multiply = frame.products if frame.algebra is None else frame.algebra
+        found = multiply(frame.second, frame.met(value, box), frame.of_c(c, box))
         if frame.algebra is not None:
-            block = frame.algebra(frame.second, frame.met(value, box), narrowed(c, frame.second.y, box))
-            place.copy_(frame.algebra.joined(place, block))
+            place.copy_(frame.algebra.joined(place, found))
             return
-        found = frame.products(frame.second, frame.met(value, box), narrowed(c, frame.second.y, box))
         if scale is not None:
             place.mul_(frame.on_d(scale))
         place.add_(found)
@@ -143,5 +122,5 @@ class State:
         known.copy_(torch.where(better, best, known))
 
     def result(self) -> Tensor:
-        """The value, whole."""
-        return self.total
+        """The value, whole; a peak is 0 where there is none."""
+        return finite(self.total) if self.target.kind == PEAK else self.total

@@ -71,6 +71,20 @@ class TransformedCall:
         return (0, *others) if plan.meets else others
 
 
+def gradients_of(
+    results: Sequence[Tensor], grads: Sequence[Tensor | None], leaves: Sequence[Tensor | None], again: bool = False
+) -> list[Tensor | None]:
+    """The gradients of leaves that require one, None for others; `again`: which have gradients themselves."""
+    pairs = [(value, grad) for value, grad in zip(results, grads, strict=True) if grad is not None]
+    pairs = [(value, grad) for value, grad in pairs if value.requires_grad]
+    wanted = [each for each in leaves if each is not None and each.requires_grad]
+    if not pairs or not wanted:
+        return [None] * len(leaves)
+    values, given = zip(*pairs, strict=True)
+    found = iter(torch.autograd.grad(values, wanted, given, create_graph=again, allow_unused=True))
+    return [next(found) if each is not None and each.requires_grad else None for each in leaves]
+
+
 def refuse_tangents() -> NoReturn:
     """`UnsupportedError` for forward mode."""
     raise UnsupportedError("a cascade has no forward mode: take gradients, or torch.func.jacrev")
@@ -125,18 +139,10 @@ class _Gradient(torch.autograd.Function):
     @staticmethod
     def forward(call: TransformedCall, count: int, *given: Tensor) -> tuple[Tensor, ...]:
         tensors, grads = [each.detach() for each in given[:count]], given[count:]
-        wanted = [each.requires_grad_() for each in tensors if each.is_floating_point()]
+        leaves = [each.requires_grad_(each.is_floating_point()) for each in tensors]
         with grad_mode(True):
-            found = call(tensors)
-        pairs = [(value, grad) for value, grad in zip(found, grads, strict=True) if value.requires_grad]
-        of = iter(torch.autograd.grad(
-            [value for value, _ in pairs], wanted, [grad for _, grad in pairs], allow_unused=True
-        ))  # fmt: skip
-        results = []
-        for each in tensors:
-            grad = next(of) if each.is_floating_point() else None
-            results.append(torch.zeros_like(each) if grad is None else grad)
-        return tuple(results)
+            found = gradients_of(call(leaves), grads, leaves)
+        return tuple(torch.zeros_like(each) if grad is None else grad for each, grad in zip(leaves, found, strict=True))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -166,9 +172,7 @@ class _Gradient(torch.autograd.Function):
         return found, (0,) * len(found)
 
 
-def _first(
-    places: Sequence[int | None], tensors: Sequence[Tensor], size: int
-) -> tuple[list[bool], list[Tensor]]:
+def _first(places: Sequence[int | None], tensors: Sequence[Tensor], size: int) -> tuple[list[bool], list[Tensor]]:
     """Whether each tensor is mapped over, and the tensors with that mode first."""
     moved = [each if at is None else each.movedim(at, 0) for each, at in zip(tensors, places, strict=True)]
     return [at is not None for at in places], moved

@@ -12,10 +12,10 @@ from weft.spec.dtypes import dtype_name
 def explained(plan: Any) -> str:
     """Several lines of text on a `CascadePlan`."""
     elements = math.prod(plan.extents[label] for label in plan.notation.s)
-    block = math.prod(max(plan.boxes.extents[label], 1) for label in plan.frame.order)
+    block = math.prod(max(plan.blocks.extents[label], 1) for label in plan.frame.order)
     size = plan.types.accumulate.itemsize
-    cut = ", ".join(f"{label}={plan.boxes.extents[label]}" for label in plan.frame.order)
-    every = math.prod(-(-plan.extents[label] // max(plan.boxes.extents[label], 1)) or 1 for label in plan.frame.order)
+    cut = ", ".join(f"{label}={plan.blocks.extents[label]}" for label in plan.frame.order)
+    every = math.prod(-(-plan.extents[label] // max(plan.blocks.extents[label], 1)) or 1 for label in plan.frame.order)
     lines = [
         f"cascade     {plan.notation}",
         "modes       " + ", ".join(f"{label}={extent}" for label, extent in plan.extents.items()),
@@ -25,7 +25,7 @@ def explained(plan: Any) -> str:
         f"blocks      {cut}: {block} elements, {every} blocks",
     ]
     for at, stage in enumerate(plan.program.stages):
-        left = sum(math.prod(extent for _, extent in box.values()) for box in plan.cut(stage))
+        left = sum(math.prod(extent for _, extent in box.values()) for box in plan.blocks.cut(stage, {}))
         if left < elements:
             lines.append(f"masks       pass {at + 1} computes {share(left / elements)} of S")
     if plan.few is not None:

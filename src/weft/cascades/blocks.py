@@ -1,0 +1,164 @@
+"""A program run by blocks: no more of S is in memory than one. Blocks that masks leave out are not made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from weft.base.cached import cached_property
+from weft.cascades.between import Between
+from weft.cascades.evaluate import recipe_of, run_whole
+from weft.cascades.frame import Box, Frame, size_of
+from weft.cascades.grid import LIMIT, block_extents, nested
+from weft.cascades.masks import kept
+from weft.cascades.program import Program, Stage, Values
+from weft.cascades.rows import LIMIT as ROWS_LIMIT
+from weft.cascades.rows import MOST_BOXES, StageRows
+from weft.cascades.states import State
+from weft.cascades.sweeps import NotInRows
+from weft.cpu import jit
+from weft.errors import UnsupportedError
+from weft.spec import Label
+
+_LEAST = 1 << 8  # elements of S
+_LOOKED_AT = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)  # operands that may mask
+
+
+def most_elements(kind: str, accumulate: torch.dtype, workspace_limit: int | None) -> int:
+    """The most elements of S in a block on a kind of device; `UnsupportedError` for a limit that leaves too few."""
+    found = LIMIT.get(kind, LIMIT["cpu"])
+    if workspace_limit is not None:
+        found = min(found, workspace_limit // (4 * accumulate.itemsize))
+        if found < _LEAST:
+            raise UnsupportedError(
+                f"workspace_limit of {workspace_limit} bytes: a block takes {4 * _LEAST * accumulate.itemsize} at least"
+            )
+    return found
+
+
+class Blocks:
+    """The blocks of a program. `known` are the labels of coordinates by node, `limit` the most elements of a block."""
+
+    def __init__(
+        self, program: Program, frame: Frame, written: Between, known: Mapping[fx.Node, Label], limit: int
+    ) -> None:
+        self.program, self.frame, self.known, self.limit = program, frame, known, limit
+        large = [node for node in written.reductions if written.large(node)]
+        self._columns = frame.columns.union(*map(written.reduced, large))  # that a block is made along last
+        self._cuts: dict[tuple[Stage, bool], list[Box]] = {}
+
+    # -- how large they are ----------------------------------------------------------------------------------------
+
+    @cached_property
+    def extents(self) -> dict[Label, int]:
+        """The extents of a block of S."""
+        return self._extents(self.limit)
+
+    @cached_property
+    def rows_extents(self) -> dict[Label, int]:
+        """The extents of a block of compiled loops."""
+        elements = size_of(self.frame, self.frame.order)
+        blocks, first = self._extents(min(self.limit, max(ROWS_LIMIT, elements // MOST_BOXES))), self.frame.first
+        return nested(blocks, self.frame.extents, (first.batch, first.m, first.n))
+
+    def _extents(self, limit: int) -> dict[Label, int]:
+        frame = self.frame
+        return block_extents(frame.order, frame.extents, self.program.whole, self._columns, limit, bool(self.known))
+
+    def cut(self, stage: Stage, values: Mapping[fx.Node, Tensor], in_rows: bool = False) -> Sequence[Box]:
+        """The boxes of a stage, but for those that are masked out by coordinates, and by whole numbers on the CPU."""
+        operands = [(node, values[node]) for node in self.program.between.inputs[1:] if node in values]
+        known: dict[fx.Node, Any] = {
+            node: each.numpy()
+            for node, each in operands
+            if node not in self.known
+            and each.device.type == "cpu" and each.dtype in _LOOKED_AT and 0 < each.numel() <= self.limit
+        }  # fmt: skip
+        if not known and (place := (stage, in_rows)) in self._cuts:
+            return self._cuts[place]
+        blocks = self.rows_extents if in_rows else self.extents
+        found = [box for box, _ in kept(self.program, stage, self.frame, blocks, known | dict(self.known))]
+        if not known:
+            self._cuts[place] = found
+        return found
+
+    # -- compiled loops --------------------------------------------------------------------------------------------
+
+    def in_rows(self) -> dict[Stage, StageRows | str]:
+        """The compiled loops of each stage, or what stands against them."""
+        return {stage: self._in_rows(stage) for stage in self.program.stages}
+
+    def _in_rows(self, stage: Stage) -> StageRows | str:
+        fault = jit.fault()
+        if self.frame.device.type != "cpu" or fault is not None:
+            return fault or "rows are for a CPU"
+        if any(self.rows_extents[label] < self.frame.extents[label] for label in self.program.whole):
+            return "blocks that have all of what is reduced are no matrices"
+        try:
+            return StageRows(self.program, stage, self.frame)
+        except NotInRows as error:
+            return str(error)
+
+    # -- a call ----------------------------------------------------------------------------------------------------
+
+    def run(
+        self, tensors: tuple[Tensor, Tensor, Tensor | None], given: Values,
+        compiled: Callable[[Stage], StageRows | None] = lambda stage: None,
+    ) -> Values:  # fmt: skip
+        """Every value that passes make whole, by its node; D, in sums not yet rounded, by `PRODUCT`.
+
+        `given` has operands and coordinates along S; `compiled` the rows of a stage where those run it.
+        """
+        values = dict(given)
+        self.whole(self.program.prelude, values)
+        for stage in self.program.stages:
+            peaks = {node: State.of_peak(node, self.program, self.frame) for node in stage.peaks}
+            states = {each.key: State(each, self.program, self.frame) for each in stage.targets} | peaks
+            if (rows := compiled(stage)) is not None:
+                rows.run(tensors, values, states, self.cut(stage, given, in_rows=True))
+            else:
+                for box in self.cut(stage, given):
+                    self._add(stage, tensors, values, states, box)
+            values.update((key, state.result()) for key, state in states.items())
+            self.whole(stage.tail, values)
+        return values
+
+    def _add(
+        self, stage: Stage, tensors: tuple[Tensor, Tensor, Tensor | None], values: Values,
+        states: Mapping[fx.Node, State], box: Box,
+    ) -> None:  # fmt: skip
+        """Take a block into the states, into peaks first."""
+        a, b, c = tensors
+        inputs, scores = self.inputs(stage, values, box), self.frame.scores(a, b, box)
+        scales: dict[fx.Node | None, Tensor | None] = {None: None}  # factors that sums over peaks are rescaled by
+        if stage.peaks:
+            found = {**inputs, self.program.between.inputs[0]: scores}
+            sources = tuple(node.all_input_nodes[0] for node in stage.peaks)
+            recipe_of(stage.first, frozenset(sources), self.program.between, self.frame).run(found)
+            for node, source in zip(stage.peaks, sources, strict=True):
+                inputs[node], scales[node] = states[node].grow(found[source], box)
+                if source in stage.first:  # it is there for the block's own operations
+                    inputs[source] = found[source]
+        found = self.made(stage, scores, inputs)
+        for target in stage.targets:
+            states[target.key].add(found[target.node], c, box, scales[target.scale])
+
+    def whole(self, nodes: tuple[fx.Node, ...], values: Values) -> None:
+        """Run small nodes, whole, and keep them."""
+        run_whole(nodes, self.program.between, self.frame, values)
+
+    def inputs(self, stage: Stage, values: Mapping[fx.Node, Tensor], box: Box) -> Values:
+        """Blocks of operands, coordinates and known values that a stage reads; of peaks where they are known."""
+        nodes = (*self.program.between.inputs[1:], *stage.known, *stage.peaks)
+        return {node: self.frame.place(values[node], box) for node in nodes if node in values}
+
+    def made(self, stage: Stage, scores: Tensor, inputs: Values) -> Values:
+        """The values of a block of the stage's targets, from a block of S."""
+        found = {**inputs, self.program.between.inputs[0]: scores}
+        nodes = tuple(node for node in stage.nodes if node not in inputs)
+        targets = frozenset(target.node for target in stage.targets)
+        recipe_of(nodes, targets, self.program.between, self.frame).run(found)
+        return found
