@@ -62,13 +62,60 @@ class TransformedCall:
         notation = CascadeNotation(a, b, s, c[0] if c else None, d)
         return replace(self, notation=notation, terms=terms, depth=self.depth + 1)
 
-    def places(self, tensors: Sequence[Tensor]) -> tuple[int | None, ...]:
-        """Where each result has the mode that was added last; None for one that lacks it."""
-        plan = self.planned(self.notation, self.terms, tensors)
-        label = f"vmap{self.depth - 1}"
+    def widened(
+        self, batches: list[bool], tensors: list[Tensor], size: int
+    ) -> tuple[TransformedCall, list[Tensor], tuple[int | None, ...]]:
+        """The call with one more mode, its tensors, and where each result has it; None for one that lacks it."""
+        if not (batches[0] or batches[1]):  # S has the mode by one of its own operands
+            batches[0], tensors[0] = True, tensors[0].expand(size, *tensors[0].shape)
+        wider, label = self.with_mode(batches), f"vmap{self.depth}"
+        plan = self.planned(wider.notation, wider.terms, tensors)
         outputs = plan.between.outputs[1:] if plan.meets else plan.between.outputs
         others = tuple(0 if label in plan.between.modes[node] else None for node in outputs)
-        return (0, *others) if plan.meets else others
+        return wider, tensors, (0, *others) if plan.meets else others
+
+    def gradient(self, count: int) -> GradientCall:
+        """The call that makes the gradients of its `count` tensors."""
+        return GradientCall(self, count)
+
+    def refuse_tangents(self) -> NoReturn:
+        """`UnsupportedError` for forward mode."""
+        refuse_tangents()
+
+
+@dataclass(frozen=True)
+class GradientCall:
+    """The gradients of a call's `count` tensors, of these and of gradients of results; zero for what is not floating."""
+
+    call: TransformedCall
+    count: int
+
+    def __call__(self, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        leaves = [each.detach().requires_grad_(each.is_floating_point()) for each in given[: self.count]]
+        with grad_mode(True):
+            found = gradients_of(self.call(leaves), given[self.count :], leaves)
+        return tuple(torch.zeros_like(each) if grad is None else grad for each, grad in zip(leaves, found, strict=True))
+
+    def widened(
+        self, batches: list[bool], tensors: list[Tensor], size: int
+    ) -> tuple[GradientCall, list[Tensor], tuple[int | None, ...]]:
+        """The call with one more mode, which all tensors and their gradients have."""
+        pairs = zip(tensors, batches, strict=True)
+        every = [each if batched else each.expand(size, *each.shape) for each, batched in pairs]
+        wider, own, places = self.call.widened([True] * self.count, every[: self.count], size)
+        grads = zip(every[self.count :], places, strict=True)
+        moved = [*own, *(grad if at is not None else grad.sum(0) for grad, at in grads)]
+        return replace(self, call=wider), moved, (0,) * self.count
+
+    def gradient(self, count: int) -> NoReturn:
+        """`UnsupportedError` for a second derivative."""
+        raise UnsupportedError(
+            "gradients of a cascade under torch.func have no gradients: take them by torch.autograd with create_graph"
+        )
+
+    def refuse_tangents(self) -> NoReturn:
+        """`UnsupportedError` for a second derivative."""
+        self.gradient(0)
 
 
 def gradients_of(
@@ -102,77 +149,30 @@ class Transformed(torch.autograd.Function):
     """A call that `torch.func` transforms."""
 
     @staticmethod
-    def forward(call: TransformedCall, *tensors: Tensor) -> tuple[Tensor, ...]:
+    def forward(call: TransformedCall | GradientCall, *tensors: Tensor) -> tuple[Tensor, ...]:
         return call(tensors)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         ctx.call, *tensors = inputs
-        ctx.save_for_backward(*tensors)
+        if isinstance(ctx.call, TransformedCall):  # gradients have no second derivative
+            ctx.save_for_backward(*tensors)
         ctx.mark_non_differentiable(*(each for each in output if not each.is_floating_point()))
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         tensors = ctx.saved_tensors
-        found = _Gradient.apply(ctx.call, len(tensors), *tensors, *grads)
-        return (None, *(
-            grad if tensor.is_floating_point() else None for tensor, grad in zip(tensors, found, strict=True)
-        ))  # fmt: skip
+        found = Transformed.apply(ctx.call.gradient(len(tensors)), *tensors, *grads)
+        pairs = zip(tensors, found, strict=True)
+        return (None, *(grad if tensor.is_floating_point() else None for tensor, grad in pairs))
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
-        refuse_tangents()
+        ctx.call.refuse_tangents()
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], call: TransformedCall, *tensors: Tensor) -> Any:
-        batches, moved = _first(in_dims[1:], tensors, info.batch_size)
-        if not (batches[0] or batches[1]):  # S has the mode by one of its own operands
-            batches[0], moved[0] = True, moved[0].expand(info.batch_size, *moved[0].shape)
-        wider = call.with_mode(batches)
-        found = Transformed.apply(wider, *moved)
-        return found, wider.places(moved)
-
-
-class _Gradient(torch.autograd.Function):
-    """The gradients of a transformed call, zero for what is not floating."""
-
-    @staticmethod
-    def forward(call: TransformedCall, count: int, *given: Tensor) -> tuple[Tensor, ...]:
-        tensors, grads = [each.detach() for each in given[:count]], given[count:]
-        leaves = [each.requires_grad_(each.is_floating_point()) for each in tensors]
-        with grad_mode(True):
-            found = gradients_of(call(leaves), grads, leaves)
-        return tuple(torch.zeros_like(each) if grad is None else grad for each, grad in zip(leaves, found, strict=True))
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        """Nothing is kept: there is no second derivative."""
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> Any:
-        return _Gradient.backward(ctx)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Any:
-        raise UnsupportedError(
-            "gradients of a cascade under torch.func have no gradients: take them by torch.autograd with create_graph"
-        )
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], call: TransformedCall, count: int, *given: Tensor) -> Any:
-        batches, moved = _first(in_dims[2:], given, info.batch_size)
-        moved = [
-            each if batched else each.expand(info.batch_size, *each.shape)
-            for each, batched in zip(moved, batches, strict=True)
-        ]
-        wider = call.with_mode([True] * count)
-        places = wider.places(moved[:count])
-        grads = [grad if at is not None else grad.sum(0) for grad, at in zip(moved[count:], places, strict=True)]
-        found = _Gradient.apply(wider, count, *moved[:count], *grads)
-        return found, (0,) * len(found)
-
-
-def _first(places: Sequence[int | None], tensors: Sequence[Tensor], size: int) -> tuple[list[bool], list[Tensor]]:
-    """Whether each tensor is mapped over, and the tensors with that mode first."""
-    moved = [each if at is None else each.movedim(at, 0) for each, at in zip(tensors, places, strict=True)]
-    return [at is not None for at in places], moved
+    def vmap(info: Any, in_dims: tuple[Any, ...], call: TransformedCall | GradientCall, *tensors: Tensor) -> Any:
+        places = in_dims[1:]
+        moved = [each if at is None else each.movedim(at, 0) for each, at in zip(tensors, places, strict=True)]
+        wider, moved, found = call.widened([at is not None for at in places], moved, info.batch_size)
+        return Transformed.apply(wider, *moved), found
