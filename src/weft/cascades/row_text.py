@@ -17,7 +17,7 @@ from weft.cascades.frame import Frame
 from weft.cascades.lowering import PEAK
 from weft.cascades.program import Target
 from weft.cascades.states import stored_type
-from weft.cascades.sweeps import NotInRows, RowReduction, Sweep, Sweeps
+from weft.cascades.sweeps import NotInRows, Sweep, Sweeps
 from weft.cpu import row_call
 from weft.cpu.gett.stages import HEAD, memory_functions
 from weft.fn.inliner import inlined
@@ -76,22 +76,33 @@ class Place(NamedTuple):
     which: Any = None
 
 
+class _Lines(NumbaWriter):
+    """The writer of a row: `body` has its lines, and the loops among them."""
+
+    def __init__(self) -> None:
+        super().__init__(parameters=True)
+        self.body: list[str] = []
+
+    def _line(self, text: str) -> None:
+        self.body.append(text)
+
+
 class RowText:
     """The source of a stage's sweeps. `outer`: S is no sum, and multiplied here."""
 
     def __init__(self, between: Between, frame: Frame, sweeps: Sweeps, outer: bool) -> None:
         self.between, self.frame, self.sweeps, self.outer = between, frame, sweeps, outer
         self.dims = len(frame.order) - len(sweeps.columns)
-        self._reduced = {each.source for sweep in sweeps.sweeps for each in sweep.reductions}
+        self._reduced = {each.node for sweep in sweeps.sweeps for each in sweep.reductions}
         self.s, self.wide = between.inputs[0], set(sweeps.columns)
         self.dtype: torch.dtype = self.s.meta["dtype"]
-        self.writer = NumbaWriter(parameters=True)
+        self.writer = _Lines()
         self.places: list[Place] = []
-        self._body: list[str] = []
+        self._body = self.writer.body
         self._rooms = 0
         self._known: dict[fx.Node, Held] = {}  # one for each row
         self._kept: dict[fx.Node, tuple[str, torch.dtype]] = {}  # where a row of it lies, and in which type
-        self._scales: dict[fx.Node, str] = {}
+        self._scales: dict[fx.Node | None, str] = {}
         self._taken = False  # whether what meets C is where S was
         self.source = self._written()
 
@@ -107,19 +118,19 @@ class RowText:
         return bool(self.between.modes[node] & self.wide)
 
     def _written(self) -> str:
+        loads = []
         for node in self.sweeps.given:
             if not self.is_wide(node):
-                pointer = self._place("given", node.meta["dtype"], node)
-                self._known[node] = Held(f"{pointer}_value", node.meta["dtype"])
-        loads = [f"{held.name} = load_{_name(held.dtype)}({held.name.partition('_')[0]}, 0)"
-                 for held in self._known.values()]  # fmt: skip
+                pointer, dtype = self._place("given", node.meta["dtype"], node), node.meta["dtype"]
+                self._known[node] = Held(f"{pointer}_value", dtype)
+                loads.append(f"{pointer}_value = {_load(pointer, dtype, '0')}")
         if self.outer:
-            loads.append(f"x = load_{_name(self.dtype)}({self._place('x', self.dtype)}, 0)")
+            loads.append(f"x = {_load(self._place('x', self.dtype), self.dtype, '0')}")
         for sweep in self.sweeps.sweeps:
             self._sweep(sweep)
         for each in self.sweeps.stores:
             if not self.is_wide(each.node):
-                self._store_number(each)
+                self._body.append(self._stored(each, self._known[each.node], "0"))
         body = [*self._pointers(), *loads, *self._body]
         rooms = [f"b{at} = (memory + 63) // 64 * 64 + {at} * room" for at in range(self._rooms)]
         head, constants, kind = [*self._bases(), *rooms], self._constants(), _name(self.dtype)
@@ -165,10 +176,8 @@ class RowText:
     # -- sweeps ----------------------------------------------------------------------------------------------------
 
     def _sweep(self, sweep: Sweep) -> None:
-        if sweep.numbers:
-            values = self._values(sweep.numbers, self._known)
-            self._known.update(zip(sweep.numbers, values, strict=True))
-        of_s = [each for each in sweep.reductions if each.source is self.s and not self.outer]
+        self._known.update(zip(sweep.numbers, self._values(sweep.numbers, self._known), strict=True))
+        of_s = [each for each in sweep.reductions if each.node is self.s and not self.outer]
         for each in of_s:  # before what meets C takes its place
             self._reduce(each)
         loads: dict[fx.Node, Held] = dict(self._known)
@@ -187,9 +196,8 @@ class RowText:
     def _reads(self, results: Sequence[fx.Node]) -> list[fx.Node]:
         """The wide values that results are made of."""
         known = {*self._known, *self._kept, *self.sweeps.given, self.s}
-        behind = self.between.ancestors(list(results), frozenset(known))
-        return [node for node in self.between.graph.nodes if node in behind and node in known and node not in
-                self._known]  # fmt: skip
+        behind = self.between.ancestors(list(results), frozenset(known)) & (known - {*self._known})
+        return [node for node in self.between.graph.nodes if node in behind]
 
     def _values(self, results: Sequence[fx.Node], known: dict[fx.Node, Held]) -> list[Held]:
         """Code of some values, from others."""
@@ -197,124 +205,99 @@ class RowText:
             return []
         given = [node for node in known if node in self.between.ancestors(list(results), frozenset(known))]
         function = self.between.function(results, given)
-        before = len(self.writer.lines)
-        found = inlined(self.writer, function, [known[node] for node in given], quick=True)
-        self._body += self.writer.lines[before:]
-        return found
+        return inlined(self.writer, function, [known[node] for node in given], quick=True)
 
     def _load(self, node: fx.Node) -> Held:
         """A wide value of a column."""
         if node is self.s and self.outer:
-            name = self.writer.let(f"x * load_{_name(self.dtype)}({self._place('y', self.dtype)}, j)")
-            self._body.append(self.writer.lines[-1])
-            return Held(name, self.dtype)
-        if node is self.s:
-            if self._taken and node not in self._kept:
-                raise NotInRows("S is read after what meets C has taken its place")
-            where, dtype = "s", self.dtype
-        elif node in self._kept:
+            return Held(self.writer.let(f"x * {_load(self._place('y', self.dtype), self.dtype, 'j')}"), self.dtype)
+        wanted = node.meta["dtype"]
+        if node in self._kept:
             where, dtype = self._kept[node]
+        elif node is not self.s:
+            where, dtype = self._place("given", wanted, node), wanted
+        elif self._taken:
+            raise NotInRows("S is read after what meets C has taken its place")
         else:
-            where, dtype = self._place("given", node.meta["dtype"], node), node.meta["dtype"]
-        name = self.writer.let(f"load_{_name(dtype)}({where}, j)")
-        self._body.append(self.writer.lines[-1])
-        return Held(self._cast(name, dtype, node.meta["dtype"]), node.meta["dtype"])
-
-    def _cast(self, name: str, held: torch.dtype, dtype: torch.dtype) -> str:
-        before = len(self.writer.lines)
-        found = self.writer.cast(name, held, dtype)
-        self._body += self.writer.lines[before:]
-        return found
+            where, dtype = "s", self.dtype
+        return Held(self.writer.cast(self.writer.let(_load(where, dtype, "j")), dtype, wanted), wanted)
 
     def _stores(self, node: fx.Node, held: Held) -> list[str]:
         """Lines that store a wide value wherever it goes."""
         found, product = [], self.sweeps.product
         if product is not None and node is product.node:
             self._taken, self._kept[node] = True, ("s", self.dtype)
-            found += [] if node is self.s else [f"store_{_name(self.dtype)}(s, j, {held.name})"]
-        for each in self.sweeps.stores:
-            if each.node is node:
-                dtype = stored_type(each, self.between, self.frame)
-                name = self._cast(held.name, held.dtype, dtype)
-                found.append(f"store_{_name(dtype)}({self._place('store', dtype, node)}, j, {name})")
+            found += [] if node is self.s else [_store("s", self.dtype, "j", held.name)]
+        found += [self._stored(each, held, "j") for each in self.sweeps.stores if each.node is node]
         if node in self._reduced and node not in self._kept and (node is not self.s or self.outer):
-            room, dtype = self._room(), memory_type(node.meta["dtype"])
-            self._kept[node] = room, dtype
-            found.append(f"store_{_name(dtype)}({room}, j, {self._cast(held.name, held.dtype, dtype)})")
+            room, dtype = f"b{self._rooms}", memory_type(node.meta["dtype"])
+            self._rooms, self._kept[node] = self._rooms + 1, (room, dtype)
+            found.append(_store(room, dtype, "j", self.writer.cast(held.name, held.dtype, dtype)))
         return found
 
-    def _store_number(self, each: Target) -> None:
-        held, dtype = self._known[each.node], stored_type(each, self.between, self.frame)
-        pointer = self._place("store", dtype, each.node)
-        self._body.append(f"store_{_name(dtype)}({pointer}, 0, {self._cast(held.name, held.dtype, dtype)})")
+    def _stored(self, each: Target, held: Held, index: str) -> str:
+        """The line that stores a result."""
+        dtype = stored_type(each, self.between, self.frame)
+        name = self.writer.cast(held.name, held.dtype, dtype)
+        return _store(self._place("store", dtype, each.node), dtype, index, name)
 
     # -- reductions ------------------------------------------------------------------------------------------------
 
-    def _reduce(self, each: RowReduction) -> None:
-        if each.source is self.s and not self.outer:
-            where, dtype = "s", self.dtype
-        else:
-            where, dtype = self._kept[each.source]
-        kind, result = _name(dtype), each.node.meta["dtype"]
-        if each.kind == "sum":
-            if each.target is None:
-                self._let(each.node, f"row_sum({where}, n, {kind}(0))", dtype)
-            else:
-                pointer = self._place("state", result, each.node)
-                scale = None if each.target.scale is None else self._scales[each.target.scale]
-                self._sum_into(pointer, result, where, scale)
-            return
-        sign = -1 if each.kind in ("amin", "argmin") else 1
+    def _reduce(self, each: Target) -> None:
+        """Reduce a row, into the state of the rows before where the result is not the row's own."""
+        inside, result, let = each.gives in self.sweeps.inside, each.gives.meta["dtype"], self.writer.let
+        where, dtype = ("s", self.dtype) if each.node is self.s and not self.outer else self._kept[each.node]
+        kind, sign = _name(dtype), -1 if each.kind in ("amin", "argmin") else 1
+        pointer = "" if inside else self._place("best" if each.kind.startswith("arg") else "state", *_of_state(each))
+        found = let(f"row_sum({where}, n, {kind}(0))" if each.kind == "sum" else
+                    f"row_extreme({where}, n, {sign}, {kind}(0))")  # fmt: skip
         if each.kind == PEAK:
-            self._peak(each, self._line(f"row_extreme({where}, n, 1, {kind}(0))"), kind)
-            return
-        best = self._line(f"row_extreme({where}, n, {sign}, {kind}(0))")
-        if each.kind in ("amax", "amin"):
-            if each.target is None:
-                self._known[each.node] = Held(self._cast(best, dtype, result), result)
+            self._peak(each, found, kind, pointer)
+        elif each.kind.startswith("arg"):
+            place = let(f"int64(row_place({where}, n, {found}, {kind}(0))) + start")
+            if inside:
+                self._known[each.gives] = Held(place, torch.int64)
             else:
-                pointer = self._place("state", result, each.node)
-                known = self._cast(self._line(f"load_{_name(result)}({pointer}, 0)"), result, dtype)
-                chosen = self._line(f"{best} if better({best}, {known}, {sign}) else {known}")
-                self._body.append(f"store_{_name(result)}({pointer}, 0, {self._cast(chosen, dtype, result)})")
+                self._choose(each, found, place, pointer, dtype, sign)
+        elif inside:
+            self._known[each.gives] = Held(self.writer.cast(found, dtype, result), result)
+        elif each.kind == "sum":
+            known = let(_load(pointer, result, "0"))
+            earlier = known if each.scale is None else f"{known} * {self._scales[each.scale]}"
+            self._body.append(_store(pointer, result, "0", f"{_name(result)}({earlier} + {found})"))
         else:
-            place = self._line(f"int64(row_place({where}, n, {best}, {kind}(0))) + start")
-            self._choose(each, best, place, dtype, sign)
+            known = self.writer.cast(let(_load(pointer, result, "0")), result, dtype)
+            chosen = let(f"{found} if better({found}, {known}, {sign}) else {known}")
+            self._body.append(_store(pointer, result, "0", self.writer.cast(chosen, dtype, result)))
 
-    def _choose(self, each: RowReduction, best: str, place: str, dtype: torch.dtype, sign: int) -> None:
-        if each.target is None:
-            self._known[each.node] = Held(place, torch.int64)
-            return
-        source = each.source.meta["dtype"]
-        values, places = self._place("best", source, each.node), self._place("state", torch.int64, each.node)
-        known = self._cast(self._line(f"load_{_name(source)}({values}, 0)"), source, dtype)
-        chosen = self._cast(best, dtype, source)
+    def _choose(self, each: Target, best: str, place: str, values: str, dtype: torch.dtype, sign: int) -> None:
+        """The place of the best value so far, and that value."""
+        source, places = each.node.meta["dtype"], self._place("state", torch.int64, each.gives)
+        known = self.writer.cast(self.writer.let(_load(values, source, "0")), source, dtype)
+        chosen = self.writer.cast(best, dtype, source)
         self._body += [
             f"if better({best}, {known}, {sign}):",
-            f"    store_{_name(source)}({values}, 0, {chosen})",
-            f"    store_int64({places}, 0, {place})",
+            f"    {_store(values, source, '0', chosen)}",
+            f"    {_store(places, torch.int64, '0', place)}",
         ]
 
-    def _peak(self, each: RowReduction, best: str, kind: str) -> None:
+    def _peak(self, each: Target, new: str, kind: str, pointer: str) -> None:
         """The peak of a row so far, 0 where it is infinite, and the factor for what was summed over the one before."""
-        zero = f"{kind}(0)"
-        if each.target is None:
-            new = best
-        else:
-            pointer = self._place("state", each.node.meta["dtype"], each.node)
-            old = self._line(f"load_{kind}({pointer}, 0)")
-            new = self._line(f"{best} if better({best}, {old}, 1) else {old}")
+        zero, let = f"{kind}(0)", self.writer.let
+        if pointer:
+            old = let(f"load_{kind}({pointer}, 0)")
+            new = let(f"{new} if better({new}, {old}, 1) else {old}")
             self._body.append(f"store_{kind}({pointer}, 0, {new})")
-        safe = self._line(f"{zero} if abs({new}) == np.inf else {new}")
-        self._known[each.node] = Held(safe, each.node.meta["dtype"])
-        if each.target is None:
+        safe = let(f"{zero} if abs({new}) == np.inf else {new}")
+        self._known[each.gives] = Held(safe, each.gives.meta["dtype"])
+        if not pointer:
             return
-        before = self._line(f"{zero} if abs({old}) == np.inf else {old}")
+        before = let(f"{zero} if abs({old}) == np.inf else {old}")
         power = "quick_exp" if kind == "float32" else "quick_exp64"
-        scale = self._line(f"{zero} if {old} == -np.inf else {kind}(vector.{power}({before} - {safe}))")
-        self._scales[each.node] = scale
+        scale = let(f"{zero} if {old} == -np.inf else {kind}(vector.{power}({before} - {safe}))")
+        self._scales[each.gives] = scale
         product = self.sweeps.product
-        if product is not None and product.scale is each.node:
+        if product is not None and product.scale is each.gives:
             d = self._place("d", self.dtype)
             self._body += [
                 f"if {scale} != {kind}(1):",
@@ -322,21 +305,18 @@ class RowText:
                 f"        store_{kind}({d}, j, load_{kind}({d}, j) * {scale})",
             ]
 
-    def _sum_into(self, pointer: str, result: torch.dtype, where: str, scale: str | None) -> None:
-        kind = _name(memory_type(result))
-        total = self._line(f"row_sum({where}, n, {kind}(0))")
-        known = self._line(f"load_{_name(result)}({pointer}, 0)")
-        earlier = known if scale is None else f"{known} * {scale}"
-        self._body.append(f"store_{_name(result)}({pointer}, 0, {_name(result)}({earlier} + {total}))")
 
-    def _let(self, node: fx.Node, expression: str, dtype: torch.dtype) -> None:
-        result = node.meta["dtype"]
-        self._known[node] = Held(self._cast(self._line(expression), dtype, result), result)
+def _of_state(each: Target) -> tuple[torch.dtype, fx.Node]:
+    """The type of the best value so far, and the node that it is for."""
+    return (each.node if each.kind.startswith("arg") else each.gives).meta["dtype"], each.gives
 
-    def _line(self, expression: str) -> str:
-        name = self.writer.let(expression)
-        self._body.append(self.writer.lines[-1])
-        return name
+
+def _load(pointer: str, dtype: torch.dtype, index: str) -> str:
+    return f"load_{_name(dtype)}({pointer}, {index})"
+
+
+def _store(pointer: str, dtype: torch.dtype, index: str, value: str) -> str:
+    return f"store_{_name(dtype)}({pointer}, {index}, {value})"
 
 
 def memory_type(dtype: torch.dtype) -> torch.dtype:

@@ -30,34 +30,22 @@ class NotInRows(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class RowReduction:
-    """A reduction of a row: the node that has the result, its kind, and the value that is reduced.
-
-    `target` is what it is accumulated for from block to block; None where the row's own result is all there is to it.
-    """
-
-    node: fx.Node
-    kind: str
-    source: fx.Node
-    target: Target | None
-
-
-@dataclass(frozen=True, slots=True)
 class Sweep:
     """Numbers of the row that are made first, then the wide values that are stored, then what is reduced."""
 
     numbers: tuple[fx.Node, ...]
     stored: tuple[fx.Node, ...]
-    reductions: tuple[RowReduction, ...]
+    reductions: tuple[Target, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Sweeps:
-    """All sweeps of a stage; `given` are the nodes that a row is given."""
+    """All sweeps of a stage; `given` are the nodes that a row is given, `inside` reductions that are a row's own."""
 
     columns: tuple[Label, ...]
     sweeps: tuple[Sweep, ...]
     given: tuple[fx.Node, ...]
+    inside: frozenset[fx.Node]
     product: Target | None
     stores: tuple[Target, ...]
 
@@ -66,12 +54,18 @@ def sweeps_of(program: Program, stage: Stage, frame: Frame, in_memory: bool) -> 
     """The sweeps of a stage, where S is `in_memory` or made element by element. Raises `NotInRows`."""
     between = program.between
     s, given = between.inputs[0], frozenset((*between.inputs[1:], *stage.known))
-    found = _reductions(program, stage)
+    inside = [node for node in dict.fromkeys((*stage.first, *stage.nodes)) if is_reduction(node)]
+    found = [Target(node.all_input_nodes[0], PEAK, node) for node in stage.peaks]
+    found += [Target(node.all_input_nodes[0], str(node.args[1]), node) for node in inside]
+    found += [each for each in stage.targets if each.kind not in ("product", "store")]
+    for each in found:
+        if each.kind not in KINDS:
+            raise NotInRows(f"rows have no '{each.kind}'")
     columns = _columns(program, frame, found)
     rows = frozenset(frame.order) - set(columns)
     wide = {node for node, modes in between.modes.items() if modes & set(columns)}
     for each in found:
-        if each.source not in wide or between.modes[each.node] != rows:
+        if each.node not in wide or between.modes[each.gives] != rows:
             raise NotInRows("a reduction is not of all of the rows and columns")
     product = next((each for each in stage.targets if each.kind == "product"), None)
     stores = tuple(each for each in stage.targets if each.kind == "store")
@@ -80,12 +74,12 @@ def sweeps_of(program: Program, stage: Stage, frame: Frame, in_memory: bool) -> 
             raise NotInRows("a stored value lacks a mode of S")
     if product is not None and (product.node not in wide or product.node.meta["dtype"] != s.meta["dtype"]):
         raise NotInRows("what meets C has no columns, or another type than sums")
-    made = {each.node for each in found}
+    made = {each.gives for each in found}
     ends = [each.node for each in (*stores, *([product] if product else []))]
-    wanted = [each.source for each in found] + ends
+    wanted = [each.node for each in found] + ends
     level = _levels(program, wanted, given, made)
     count = max(level.values(), default=0) + 1
-    sources = dict.fromkeys(each.source for each in found if not (in_memory and each.source is s))
+    sources = dict.fromkeys(each.node for each in found if not (in_memory and each.node is s))
     results = dict.fromkeys(node for node in ends if node in wide)
     sweeps = []
     for at in range(count):
@@ -94,35 +88,20 @@ def sweeps_of(program: Program, stage: Stage, frame: Frame, in_memory: bool) -> 
             node for node in between.calls
             if level.get(node) == at and node not in wide and node not in made and node not in given
         )  # fmt: skip
-        sweeps.append(Sweep(numbers, stored, tuple(each for each in found if level[each.source] == at)))
+        sweeps.append(Sweep(numbers, stored, tuple(each for each in found if level[each.node] == at)))
     if in_memory and product is not None and product.node is s and not found and not stores:
         raise NotInRows("there is nothing but products")
     ordered = tuple(each for each in between.graph.nodes if each in given)
-    return Sweeps(columns, tuple(sweeps), ordered, product, stores)
+    return Sweeps(columns, tuple(sweeps), ordered, frozenset(inside), product, stores)
 
 
-def _reductions(program: Program, stage: Stage) -> list[RowReduction]:
-    """Peaks, reductions within the block, and those that targets accumulate."""
-    found = [RowReduction(node, PEAK, node.all_input_nodes[0], Target(node, PEAK, node)) for node in stage.peaks]
-    inside = [node for node in dict.fromkeys((*stage.first, *stage.nodes)) if is_reduction(node)]
-    found += [RowReduction(node, str(node.args[1]), node.all_input_nodes[0], None) for node in inside]
-    found += [
-        RowReduction(each.gives, each.kind, each.node, each)
-        for each in stage.targets if each.kind not in ("product", "store")
-    ]  # fmt: skip
-    for each in found:
-        if each.kind not in KINDS:
-            raise NotInRows(f"rows have no '{each.kind}'")
-    return found
-
-
-def _columns(program: Program, frame: Frame, found: Collection[RowReduction]) -> tuple[Label, ...]:
+def _columns(program: Program, frame: Frame, found: Collection[Target]) -> tuple[Label, ...]:
     """The labels that every reduction reduces, which are the last of S; the last one where nothing is reduced."""
     if not frame.order:
         raise NotInRows("S is a number")
     if not found:
         return frame.order[-1:]
-    groups = {frozenset(program.between.reduced(each.node)) for each in found}
+    groups = {frozenset(program.between.reduced(each.gives)) for each in found}
     (columns, *others) = groups
     if others or set(frame.order[-len(columns) :]) != columns:
         raise NotInRows("reductions are not over the same modes, the last ones of S")
