@@ -248,12 +248,13 @@ class RowText:
         inside, result, let = each.gives in self.sweeps.inside, each.gives.meta["dtype"], self.writer.let
         where, dtype = ("s", self.dtype) if each.node is self.s and not self.outer else self._kept[each.node]
         kind, sign = _name(dtype), -1 if each.kind in ("amin", "argmin") else 1
-        pointer = "" if inside else self._place("best" if each.kind.startswith("arg") else "state", *_of_state(each))
+        role, best = ("best", each.node) if each.kind.startswith("arg") else ("state", each.gives)
+        pointer = "" if inside else self._place(role, best.meta["dtype"], each.gives)
         found = let(f"row_sum({where}, n, {kind}(0))" if each.kind == "sum" else
                     f"row_extreme({where}, n, {sign}, {kind}(0))")  # fmt: skip
         if each.kind == PEAK:
             self._peak(each, found, kind, pointer)
-        elif each.kind.startswith("arg"):
+        elif role == "best":
             place = let(f"int64(row_place({where}, n, {found}, {kind}(0))) + start")
             if inside:
                 self._known[each.gives] = Held(place, torch.int64)
@@ -304,11 +305,6 @@ class RowText:
                 f"    for j in range(load_word(shapes + {8 * row_call.E})):",
                 f"        store_{kind}({d}, j, load_{kind}({d}, j) * {scale})",
             ]
-
-
-def _of_state(each: Target) -> tuple[torch.dtype, fx.Node]:
-    """The type of the best value so far, and the node that it is for."""
-    return (each.node if each.kind.startswith("arg") else each.gives).meta["dtype"], each.gives
 
 
 def _load(pointer: str, dtype: torch.dtype, index: str) -> str:

@@ -85,7 +85,7 @@ class TransformedCall:
 
 @dataclass(frozen=True)
 class GradientCall:
-    """The gradients of a call's `count` tensors, of these and of gradients of results; zero for what is not floating."""
+    """The gradients of a call's `count` tensors, of these and of results' gradients; zero for what is not floating."""
 
     call: TransformedCall
     count: int
