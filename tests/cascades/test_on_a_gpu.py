@@ -139,7 +139,7 @@ def test_the_kernel_takes_over_from_blocks(grads: bool, monkeypatch: pytest.Monk
     """It is compiled while blocks serve, for a cascade that is large enough; results stay what they are."""
     if torch.cuda.get_device_capability() != (9, 0):
         pytest.skip("blocks serve throughout")
-    monkeypatch.setattr("weft.cascades.takeover.PER_ELEMENT", 1e-6)
+    monkeypatch.setattr("weft.cascades.serving.PER_ELEMENT", 1e-6)
     validity.outdate()
     x, y, z = (torch.randn(1, 4, 2048, 64, device="cuda", dtype=torch.float16) for _ in range(3))
     equation, function = "bhqd,bhkd->bhqk, bhqk,bhke->bhqe", lambda s: weft.softmax(s, "k")

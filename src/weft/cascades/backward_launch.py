@@ -10,17 +10,16 @@ from torch import Tensor, fx
 
 from weft.base.kept import keep_if_captured
 from weft.cascades.arguments import BYTES, Call, KernelArguments, Launches, Outer, tensor_map
-from weft.cascades.backward_kernel import BackwardForm, backward_text
-from weft.cascades.backward_rows import ROUNDED, KnownForm, known_text
+from weft.cascades.backward_kernel import ROUNDED, BackwardForm, KnownForm, backward_text, known_text
 from weft.cascades.frame import Frame, size_of
 from weft.cascades.hopper import GROUPS, ROWS, STAGES, WARPS, namespace
 from weft.cascades.hopper_backward import hopper_backward_text
-from weft.cascades.hopper_sums_backward import hopper_sums_backward_text
+from weft.cascades.hopper_sums import hopper_sums_backward_text
 from weft.cascades.kernel import names
+from weft.cascades.masks import Stretches
 from weft.cascades.program import Program, Values
 from weft.cascades.serving import LEAST, LEAST_E, CascadeTile, unserved
 from weft.cascades.step import StepForm
-from weft.cascades.stretches import Stretches
 from weft.cascades.terms import BOUND, held, terms_of
 from weft.fn.triton.device_code import jit_function
 from weft.gpu.common.constants import TRITON_TYPES

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from weft.base.cached import cached_property
-from weft.cascades.product import BlockProducts, Labels, ProductRoles, narrowed, roles_of, turned
+from weft.cascades.product import BlockProducts, Labels, ProductRoles, SecondAlgebra, narrowed, roles_of, turned
 from weft.cascades.product import Box as Box
-from weft.cascades.second import SecondAlgebra
 from weft.errors import UnsupportedError
 from weft.spec import Label
 

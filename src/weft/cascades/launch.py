@@ -20,12 +20,11 @@ from weft.cascades.evaluate import run_whole
 from weft.cascades.frame import Frame
 from weft.cascades.hopper import ROWS, hopper_text, namespace
 from weft.cascades.hopper_sums import hopper_sums_text
-from weft.cascades.join import join_text
-from weft.cascades.kernel import KernelForm, kernel_text, names
+from weft.cascades.kernel import KernelForm, join_text, kernel_text, names
+from weft.cascades.masks import Stretches
 from weft.cascades.program import FINISHED, PRODUCT, Program, Values
 from weft.cascades.serving import FEW, CascadeTile
 from weft.cascades.step import StepForm
-from weft.cascades.stretches import Stretches
 from weft.cascades.terms import held, terms_of
 from weft.fn.triton.device_code import jit_function
 from weft.gpu.common.constraints import power_of_two

@@ -4,12 +4,24 @@
     w = exp(x - m)
     l = sum(w)                      rescaled by exp(m - new m) where a larger x comes
     softmax(x) = w / l              logsumexp(x) = log(l) + m
+
+The running form: sums that need the results of reductions, made in the pass that makes the reductions. A sum over j of
+``h(s, r)``, where r is reduced over j, runs if h is a product of factors that lack r, of factors that lack j, and of
+exponentials whose exponents are sums of such terms. Then
+
+    sum_j u(s_j) v(r) exp(e(s_j) + f(r))  =  v(r) exp(m + f(r)) * sum_j u(s_j) exp(e(s_j) - m)
+
+with m the largest e so far: the last sum is rescaled by ``exp(m - new m)`` when that grows, and the factor before it is
+applied once, behind the last block. Softmax, its kin with other exponents and sums that are divided by a sum are of
+this form. What is not says here why.
 """
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -116,3 +128,206 @@ def number_of(value: Any) -> float | None:
         elif name is aten.scalar_tensor.default:
             value = value.args[0]
     return float(value) if isinstance(value, (bool, int, float)) else None
+
+
+aten = torch.ops.aten
+
+
+class NotRunning(Exception):
+    """A value that has no running form; the text says which operation stands against it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A function in running form: what meets C, from elements alone, and the node of the factor behind the sum."""
+
+    between: Between
+    factor: fx.Node | None
+
+
+@dataclass(slots=True)
+class _Factors:
+    """A value as a product: elementwise and small factors with their powers, and terms of an exponent with signs.
+
+    Where one of `masks` is false the value is 0; `number` is one more factor.
+    """
+
+    large: list[tuple[fx.Node, int]] = field(default_factory=list)
+    small: list[tuple[fx.Node, int]] = field(default_factory=list)
+    exponent: list[tuple[fx.Node, int]] = field(default_factory=list)
+    shift: list[tuple[fx.Node, int]] = field(default_factory=list)
+    masks: list[fx.Node] = field(default_factory=list)
+    number: float = 1.0
+
+
+def running(written: Between, meets: bool, columns: Collection[Label], extents: Mapping[Label, int]) -> Running:
+    """A function in running form; `columns` are the labels that the second contraction sums.
+
+    Raises `NotRunning`.
+    """
+    between = lowered(written, extents)
+    product = between.outputs[0] if meets else None
+    free = _free(between)
+    made = Rewriting(between)
+    factor = None
+    for node in between.graph.nodes:
+        if node.op == "output":
+            results = made.rename(node.args[0])
+            if product is not None and product not in free:
+                met, factor = _run(made, product, free, sorted(map(str, columns)))
+                results = (met, *results[1:]) if isinstance(results, tuple) else met
+            return _finished(made, results, factor)
+        if between.large(node) and node.args[0] not in free:
+            if node.args[1] != "sum":
+                raise NotRunning(f"weft.{node.args[1]} of a value that was reduced before")
+            total, before = _run(made, node.args[0], free, list(node.args[2]))
+            summed = made.call(REDUCE, total, "sum", node.args[2], like=node)
+            made.new[node] = summed if before is None else made.call(aten.mul.Tensor, summed, before, like=node)
+        else:
+            made.copy(node)
+    raise AssertionError("a graph has an output")
+
+
+def _finished(made: Rewriting, results: Any, factor: fx.Node | None) -> Running:
+    """The new function, and its node of the factor, which is none of the results."""
+    if factor is None:
+        return Running(made.finished(results), None)
+    found = made.finished((*results, factor) if isinstance(results, tuple) else (results, factor))
+    *outputs, behind = found.outputs
+    found.outputs, found.several = tuple(outputs), len(outputs) > 1
+    if behind in found.elementwise:
+        raise NotRunning("the factor behind the sum has modes that none of its parts has all of")
+    return Running(found, behind)
+
+
+def _free(between: Between) -> set[fx.Node]:
+    """Values that need no result of a reduction of elements."""
+    found = set(between.inputs)
+    for node in between.calls:
+        if not between.large(node) and all(each in found for each in node.all_input_nodes):
+            found.add(node)
+    return found
+
+
+def _run(made: Rewriting, node: fx.Node, free: Collection[fx.Node], modes: list[str]) -> tuple[fx.Node, fx.Node | None]:
+    """The value that is summed over `modes`, and the factor behind the sum, in nodes of the new graph."""
+    between = made.between
+    factors = _Factors()
+    _split(between, node, free, factors, 1)
+    for small, large in ((factors.small, factors.large), (factors.shift, factors.exponent)):
+        along = [each for each in small if {str(label) for label in between.modes[each[0]]} & set(modes)]
+        large += along  # an operand, say
+        small[:] = [each for each in small if each not in along]
+        if any(each not in free for each, _ in along):
+            raise NotRunning("a factor of the sum is reduced, but not over all of the modes that are summed")
+    summed = _power(made, [(made.new[each], power) for each, power in factors.large], node)
+    before = _power(made, [(made.new[each], power) for each, power in factors.small], node)
+    shift = [(made.new[each], sign) for each, sign in factors.shift]
+    if factors.exponent:
+        exponent = _sum(made, [(made.new[each], sign) for each, sign in factors.exponent], node)
+        assert exponent is not None
+        peak = made.peak(exponent, modes)
+        weight = made.call(aten.exp.default, made.call(aten.sub.Tensor, exponent, peak, like=node), like=node)
+        summed = weight if summed is None else made.call(aten.mul.Tensor, summed, weight, like=node)
+        if (peak, -1) in shift:
+            shift.remove((peak, -1))
+        else:
+            shift.append((peak, 1))
+    if shift:
+        total = _sum(made, shift, node)
+        scale = made.call(aten.exp.default, total, like=node)
+        before = scale if before is None else made.call(aten.mul.Tensor, before, scale, like=node)
+    if factors.number != 1.0:
+        number = made.number(factors.number, node)
+        before = number if before is None else made.call(aten.mul.Tensor, before, number, like=node)
+    if summed is None:
+        summed = made.call(aten.full_like.default, made.new[between.inputs[0]], 1.0, like=node)
+    for mask in factors.masks:
+        summed = made.call(aten.where.self, made.new[mask], summed, made.number(0.0, node), like=node)
+    return summed, before
+
+
+def _split(between: Between, node: fx.Node, free: Collection[fx.Node], into: _Factors, power: int) -> None:
+    """Take a value apart into factors."""
+    if node not in between.elementwise:
+        into.small.append((node, power))
+        return
+    name = _name(node)
+    if name == "exp" and (node not in free or power != 1 or into.exponent):
+        _split_exponent(between, node.args[0], free, into, power)  # type: ignore[arg-type]
+    elif node in free:
+        into.large.append((node, power))
+    elif name in ("mul", "div") and isinstance(node.args[1], fx.Node):
+        if isinstance(node.args[0], fx.Node):
+            _split(between, node.args[0], free, into, power)
+        else:
+            into.number *= float(node.args[0]) ** power  # type: ignore[arg-type]
+        _split(between, node.args[1], free, into, power if name == "mul" else -power)
+    elif name in ("mul", "div") and isinstance(node.args[1], (int, float)) and node.args[1] != 0:
+        into.number *= float(node.args[1]) ** (power if name == "mul" else -power)
+        _split(between, node.args[0], free, into, power)  # type: ignore[arg-type]
+    elif name == "neg":
+        into.number = -into.number
+        _split(between, node.args[0], free, into, power)  # type: ignore[arg-type]
+    elif name == "where" and power > 0 and node.args[0] in free and number_of(node.args[2]) == 0:
+        into.masks.append(node.args[0])  # type: ignore[arg-type]
+        _split(between, node.args[1], free, into, power)  # type: ignore[arg-type]
+    else:
+        raise NotRunning(_reason(node))
+
+
+def _split_exponent(between: Between, node: fx.Node, free: Collection[fx.Node], into: _Factors, sign: int) -> None:
+    """Take an exponent apart into terms."""
+    name = _name(node)
+    if node not in between.elementwise:
+        into.shift.append((node, sign))
+    elif node in free:
+        into.exponent.append((node, sign))
+    elif name in ("add", "sub") and _are_nodes(node) and not node.kwargs and len(node.args) == 2:
+        _split_exponent(between, node.args[0], free, into, sign)  # type: ignore[arg-type]
+        _split_exponent(between, node.args[1], free, into, sign if name == "add" else -sign)  # type: ignore[arg-type]
+    elif name == "neg":
+        _split_exponent(between, node.args[0], free, into, -sign)  # type: ignore[arg-type]
+    else:
+        raise NotRunning(_reason(node))
+
+
+def _reason(node: fx.Node) -> str:
+    name = f"weft.{node.args[1]}" if is_reduction(node) else f"torch.{_name(node)}"
+    return f"{name} takes an element together with a reduced value"
+
+
+def _name(node: fx.Node) -> str:
+    if node.op != "call_function":
+        return node.op
+    return str(node.target._schema.name).partition("::")[2]  # type: ignore[union-attr]
+
+
+def _are_nodes(node: fx.Node) -> bool:
+    return len(node.args) >= 2 and all(isinstance(each, fx.Node) for each in node.args[:2])
+
+
+def _power(made: Rewriting, factors: list[tuple[fx.Node, int]], like: fx.Node) -> fx.Node | None:
+    """The product of factors and inverses; None for none."""
+    above = [node for node, power in factors if power > 0]
+    below = [node for node, power in factors if power < 0]
+    found = _joined(made, aten.mul.Tensor, above, like)
+    if below:
+        divisor = _joined(made, aten.mul.Tensor, below, like)
+        found = made.number(1.0, like) if found is None else found
+        found = made.call(aten.div.Tensor, found, divisor, like=like)
+    return found
+
+
+def _sum(made: Rewriting, terms: list[tuple[fx.Node, int]], like: fx.Node) -> fx.Node | None:
+    found: fx.Node | None = None
+    for node, sign in sorted(terms, key=lambda term: -term[1]):
+        if found is None:
+            found = node if sign > 0 else made.call(aten.neg.default, node, like=like)
+        else:
+            found = made.call(aten.add.Tensor if sign > 0 else aten.sub.Tensor, found, node, like=like)
+    return found
+
+
+def _joined(made: Rewriting, target: Any, nodes: list[fx.Node], like: fx.Node) -> fx.Node | None:
+    return functools.reduce(lambda x, y: made.call(target, x, y, like=like), nodes) if nodes else None

@@ -23,22 +23,18 @@ from weft.base.log import warn
 from weft.cascades.backward_launch import BackwardLaunch, differentiates
 from weft.cascades.between import Between, check_reductions, recorded, traced
 from weft.cascades.blocks import Blocks, most_elements
-from weft.cascades.described import Described
+from weft.cascades.described import Described, Results, explained
 from weft.cascades.differentiable import differentiated
 from weft.cascades.frame import Frame, frame_of, size_of
 from weft.cascades.launch import CascadeLaunch
 from weft.cascades.notation import CascadeNotation
-from weft.cascades.product import BlockProducts, apart, as_it_lies
+from weft.cascades.product import BlockProducts, SecondAlgebra, apart, as_it_lies
 from weft.cascades.program import Program, Stage, program_of
 from weft.cascades.repeated import Again, Repeated, Written
-from weft.cascades.results import Results
 from weft.cascades.rows import StageRows
-from weft.cascades.second import SecondAlgebra
-from weft.cascades.serving import is_hopper, tiles_for
-from weft.cascades.takeover import Loops, Takeover
+from weft.cascades.serving import Loops, Takeover, is_hopper, tiles_for
 from weft.cascades.transforms import transformed
 from weft.cascades.whole import Writer
-from weft.cascades.words import explained
 from weft.engine.calls import Calls
 from weft.errors import ArgumentError, DTypeError, UnsupportedError, call_context
 from weft.fn.fingerprint import fingerprint

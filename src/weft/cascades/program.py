@@ -1,7 +1,7 @@
 """Passes over the blocks of S, and what each computes.
 
     one pass    reductions are accumulated from block to block, and no element of S needs their results
-    running     some do, but in a way that sums can be rescaled by: one pass, too (`weft.cascades.running`)
+    running     some do, but in a way that sums can be rescaled by: one pass, too (`weft.cascades.lowering`)
     whole       one pass; a block has all of the modes that are reduced, and reductions are made within it
     passes      S is made again, once for each level of reductions
 
@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from torch import Tensor, fx
 
 from weft.cascades.between import Between
-from weft.cascades.lowering import PEAK, lowered
-from weft.cascades.running import NotRunning, running
+from weft.cascades.lowering import PEAK, NotRunning, lowered, running
 from weft.fn.reductions import is_reduction
 from weft.spec import Label
 
@@ -49,7 +48,7 @@ class Target:
 
     @property
     def key(self) -> fx.Node:
-        """What the value stands under among others."""
+        """The node that the value stands under among others."""
         return PRODUCT if self.kind == "product" else self.gives
 
 
