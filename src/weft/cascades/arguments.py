@@ -11,6 +11,7 @@ from torch import Tensor, fx
 
 from weft.cascades.elements import ElementFunctions
 from weft.cascades.frame import Frame, size_of
+from weft.cascades.product import step_of
 from weft.cascades.program import Program, Values
 from weft.cascades.step import InputText, LabelText, StepForm, words_of
 from weft.cascades.terms import TYPES
@@ -91,7 +92,7 @@ class KernelArguments:
             if tensor is None:
                 found += [0, 0]
             else:
-                found += [_step(tensor, len(self.groups(at)) - 2, len(inner)), _step(tensor, -len(last), len(last))]
+                found += [step_of(tensor, len(self.groups(at)) - 2, len(inner)), step_of(tensor, -len(last), len(last))]
         a_m, a_k, b_n, b_k, c_e, c_n = found
         return a_m, a_k, b_n, b_k, c_n, c_e
 
@@ -140,13 +141,6 @@ class KernelArguments:
         return found
 
 
-def _step(tensor: Tensor, start: int, count: int) -> int:
-    """The stride of a group of dimensions: that of its last one with more than one index."""
-    start %= tensor.dim()
-    steps = [tensor.stride(dim) for dim in range(start, start + count) if tensor.shape[dim] > 1]
-    return steps[-1] if steps else 0
-
-
 class Call(NamedTuple):
     """A kernel, its grid, its arguments in order, and constants and options by name."""
 
@@ -156,16 +150,11 @@ class Call(NamedTuple):
     named: dict[str, Any]
 
     def __call__(self) -> Any:
-        """Launch it; what Triton has compiled."""
-        return launched(self.kernel, self.grid, self.given, self.named)
-
-
-def launched(kernel: Any, grid: tuple[int, ...], given: Sequence[Any], named: Mapping[str, Any]) -> Any:
-    """Launch a kernel, or compile it where its tensors have no memory; what Triton has compiled."""
-    if any(isinstance(each, Tensor) and each.is_meta for each in given):
-        return kernel.warmup(*given, grid=grid, **named)
-    with aside_of_capture():
-        return kernel[grid](*given, **named)
+        """Launch it, or compile it where its tensors have no memory; what Triton has compiled."""
+        if any(isinstance(each, Tensor) and each.is_meta for each in self.given):
+            return self.kernel.warmup(*self.given, grid=self.grid, **self.named)
+        with aside_of_capture():
+            return self.kernel[self.grid](*self.given, **self.named)
 
 
 class Launches(NamedTuple):
@@ -175,6 +164,12 @@ class Launches(NamedTuple):
     room: Sequence[Tensor]
     found: Sequence[Tensor]
     of_inputs: Mapping[fx.Node, Tensor] = {}
+
+    def run(self) -> Sequence[Tensor]:
+        """Launch all of them."""
+        for call in self.calls:
+            call()
+        return self.found
 
 
 def tensor_map(

@@ -17,7 +17,7 @@ from weft.cascades.blocks import Blocks
 from weft.cascades.frame import Box, flipped, transposed
 from weft.cascades.lowering import PEAK
 from weft.cascades.product import narrowed
-from weft.cascades.program import FINISHED, PRODUCT, Stage, Target, Values
+from weft.cascades.program import FINISHED, PRODUCT, Stage, Target, Tensors, Values
 from weft.cascades.states import idle_labels
 from weft.cascades.transforms import gradients_of
 from weft.fn.reductions import is_reduction
@@ -26,9 +26,7 @@ from weft.fn.reductions import is_reduction
 class Gradients:
     """Gradients of A, B, C and of nodes, added up from blocks; those of operands are among the nodes'."""
 
-    def __init__(
-        self, blocks: Blocks, tensors: tuple[Tensor, Tensor, Tensor | None], needs: Sequence[bool], values: Values
-    ) -> None:
+    def __init__(self, blocks: Blocks, tensors: Tensors, needs: Sequence[bool], values: Values) -> None:
         self.blocks, self.program, self.frame = blocks, blocks.program, blocks.frame
         self.tensors, self.values = tensors, values
         wide = self.frame.products.accumulate
@@ -201,8 +199,8 @@ class Gradients:
 
 
 def gradients(
-    blocks: Blocks, tensors: tuple[Tensor, Tensor, Tensor | None], needs: Sequence[bool], values: Values,
-    cotangents: Mapping[fx.Node, Tensor], launch: Any = None, wanted: Collection[fx.Node] = (),
+    blocks: Blocks, tensors: Tensors, needs: Sequence[bool], values: Values, cotangents: Mapping[fx.Node, Tensor],
+    launch: Any = None, wanted: Collection[fx.Node] = (),
 ) -> Gradients:  # fmt: skip
     """Gradients of A, B, C where `needs` says so and of `wanted` operands, from those of results.
 

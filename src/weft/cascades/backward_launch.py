@@ -17,7 +17,7 @@ from weft.cascades.hopper_backward import hopper_backward_text
 from weft.cascades.hopper_sums import hopper_sums_backward_text
 from weft.cascades.kernel import names
 from weft.cascades.masks import Stretches
-from weft.cascades.program import Program, Values
+from weft.cascades.program import Program, Tensors, Values
 from weft.cascades.serving import LEAST, LEAST_E, CascadeTile, unserved
 from weft.cascades.step import StepForm
 from weft.cascades.terms import BOUND, held, terms_of
@@ -167,7 +167,7 @@ class BackwardLaunch:
         self._kernels: dict[tuple[bool, bool, tuple[int, ...]], _Kernel] = {}
 
     def __call__(
-        self, tensors: tuple[Tensor, Tensor, Tensor | None], needs: Sequence[bool], d: Tensor | None, values: Values,
+        self, tensors: Tensors, needs: Sequence[bool], d: Tensor | None, values: Values,
         of_nodes: Values, wanted: Collection[fx.Node] = (),
     ) -> tuple[tuple[Tensor | None, ...], Mapping[fx.Node, Tensor]]:  # fmt: skip
         """Gradients of A, B and C where `needs` says so, in their types, and of wanted operands.
@@ -178,8 +178,7 @@ class BackwardLaunch:
         if self.functions.meets:
             d = tensors[0].new_zeros((batch, m, e)) if d is None else self.ready(d)
         made = self._launches(tensors, needs, d, values, self._vectors(values, of_nodes), wanted)
-        for each in made.calls:
-            each()
+        made.run()
         shapes = [None if each is None else each.shape for each in tensors]
         of_inputs = {node: grad.sum_to_size(values[node].shape) for node, grad in made.of_inputs.items()}
         return self.as_they_lie(made.found, shapes, needs), of_inputs
@@ -205,16 +204,13 @@ class BackwardLaunch:
                 return bool(columns)
         return None
 
-    def alone(
-        self, tensors: tuple[Tensor, Tensor, Tensor | None], needs: Sequence[bool], d: Tensor, out: Tensor,
-        values: Values,
-    ) -> Launches:  # fmt: skip
+    def alone(self, tensors: Tensors, needs: Sequence[bool], d: Tensor, out: Tensor, values: Values) -> Launches:
         """The launches where D, `out`, is the only result, and `d` its gradient as `ready` has it."""
         calls, vectors, room = self._known(d, out, values)
         made = self._launches(tensors, needs, d, values, vectors)
         return made._replace(calls=[*calls, *made.calls], room=[*room, *made.room])
 
-    def prepare(self, tensors: tuple[Tensor, Tensor, Tensor | None], values: Values, alone: bool) -> None:
+    def prepare(self, tensors: Tensors, values: Values, alone: bool) -> None:
         """Compile the kernels for tensors without memory."""
         a, batch, m, e = tensors[0], self.arguments.sizes[0], self.arguments.sizes[1], self.arguments.sizes[4]
         stage, modes = self.functions.stage, self.program.between.modes
@@ -225,8 +221,7 @@ class BackwardLaunch:
             self(tensors, (True,) * 3, None, values, {})
             return
         d = a.new_empty((batch, m, e))
-        for call in self.alone(tensors, (True,) * 3, d, d, values).calls:
-            call()
+        self.alone(tensors, (True,) * 3, d, d, values).run()
 
     def ready(self, d: Tensor) -> Tensor:
         """The gradient of D as kernels read it."""
@@ -246,7 +241,7 @@ class BackwardLaunch:
         )
 
     def _launches(
-        self, tensors: tuple[Tensor, Tensor, Tensor | None], needs: Sequence[bool], d: Tensor | None, values: Values,
+        self, tensors: Tensors, needs: Sequence[bool], d: Tensor | None, values: Values,
         vectors: Sequence[Tensor], wanted: Collection[fx.Node] = (),
     ) -> Launches:  # fmt: skip
         a, b, c = tensors

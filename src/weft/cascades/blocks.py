@@ -14,7 +14,7 @@ from weft.cascades.between import Between
 from weft.cascades.evaluate import recipe_of, run_whole
 from weft.cascades.frame import Box, Frame, size_of
 from weft.cascades.masks import kept
-from weft.cascades.program import Program, Stage, Values
+from weft.cascades.program import Program, Stage, Tensors, Values
 from weft.cascades.rows import LIMIT as ROWS_LIMIT
 from weft.cascades.rows import MOST_BOXES, StageRows
 from weft.cascades.states import State
@@ -108,9 +108,8 @@ class Blocks:
     # -- a call ----------------------------------------------------------------------------------------------------
 
     def run(
-        self, tensors: tuple[Tensor, Tensor, Tensor | None], given: Values,
-        compiled: Callable[[Stage], StageRows | None] = lambda stage: None,
-    ) -> Values:  # fmt: skip
+        self, tensors: Tensors, given: Values, compiled: Callable[[Stage], StageRows | None] = lambda stage: None
+    ) -> Values:
         """Every value that passes make whole, by its node; D, in sums not yet rounded, by `PRODUCT`.
 
         `given` has operands and coordinates along S; `compiled` the rows of a stage where those run it.
@@ -130,9 +129,8 @@ class Blocks:
         return values
 
     def _add(
-        self, stage: Stage, tensors: tuple[Tensor, Tensor, Tensor | None], values: Values,
-        states: Mapping[fx.Node, State], box: Box,
-    ) -> None:  # fmt: skip
+        self, stage: Stage, tensors: Tensors, values: Values, states: Mapping[fx.Node, State], box: Box
+    ) -> None:
         """Take a block into the states, into peaks first."""
         a, b, c = tensors
         inputs, scores = self.inputs(stage, values, box), self.frame.scores(a, b, box)

@@ -11,7 +11,7 @@ from torch import Tensor, fx
 from weft.base.arrays import grad_mode, without_autocast
 from weft.base.batched import each_of_batch
 from weft.cascades.backward import gradients
-from weft.cascades.program import FINISHED, PRODUCT, Program, Values
+from weft.cascades.program import FINISHED, PRODUCT, Program, Tensors, Values
 from weft.cascades.transforms import gradients_of, refuse_tangents
 
 #: What makes a result a view: torch refuses to write to those that a function returns, or that autograd has not seen.
@@ -92,7 +92,7 @@ class _Run:
         wanted = _wanted(plan, needs[plan.count :])
         by_blocks = plan.backward is None or not plan.backward.makes(plan.backward.behind(wanted))
         try:
-            found: Values = self._launch(*_three(tensors), _given(plan, operands), raw=any(needs) and by_blocks)
+            found: Values = self._launch(_three(tensors), _given(plan, operands), raw=any(needs) and by_blocks)
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # of the compiler, which knows no one class of them
@@ -129,8 +129,7 @@ class _Run:
         launch = None if self._launch is None else plan.backward
         if launch is not None and plan.alone and not any(needs[count:]):
             made = launch.alone((a, b, c), tuple(needs[:count]), launch.ready(grads[0]), values.get(FINISHED), values)
-            for call in made.calls:
-                call()
+            made.run()
             own = launch.as_they_lie(made.found, [each.shape for each in tensors], needs[:count])
             return [*own, *(None for _ in operands)]
         cotangents: Values = {}
@@ -149,7 +148,7 @@ class _Run:
         )]  # fmt: skip
 
 
-def _three(tensors: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor | None]:
+def _three(tensors: Sequence[Tensor]) -> Tensors:
     """A, B and C, distinct objects also where they are one tensor."""
     a, b, *c = (each.view_as(each) for each in tensors)
     return a, b, c[0] if c else None

@@ -22,7 +22,7 @@ from weft.cascades.hopper import ROWS, hopper_text, namespace
 from weft.cascades.hopper_sums import hopper_sums_text
 from weft.cascades.kernel import KernelForm, join_text, kernel_text, names
 from weft.cascades.masks import Stretches
-from weft.cascades.program import FINISHED, PRODUCT, Program, Values
+from weft.cascades.program import FINISHED, PRODUCT, Program, Tensors, Values
 from weft.cascades.serving import FEW, CascadeTile
 from weft.cascades.step import StepForm
 from weft.cascades.terms import held, terms_of
@@ -75,17 +75,14 @@ class CascadeLaunch:
         back = sorted(range(tensor.dim()), key=order.__getitem__)
         return tensor.permute(order).clone(memory_format=torch.contiguous_format).permute(back)
 
-    def __call__(self, a: Tensor, b: Tensor, c: Tensor | None, given: Values, raw: bool) -> Values:
+    def __call__(self, tensors: Tensors, given: Values, raw: bool) -> Values:
         """Every whole value by its node, as `Blocks.run` has them; D finished under `FINISHED` unless it is `raw`."""
-        if self._exact is not None and not held(a, b):
-            return self._exact(a, b, c, given, raw)
+        if self._exact is not None and not held(*tensors[:2]):
+            return self._exact(tensors, given, raw)
         frame, values = self.frame, dict(given)
         between = self.program.between
         run_whole(self.program.prelude, between, frame, values)
-        made = self.launches((a, b, c), values, raw)
-        for call in made.calls:
-            call()
-        d, *states = made.found
+        d, *states = self.launches(tensors, values, raw).run()
         results = (*self.stage.peaks, *(target.gives for target in self.functions.sums))
         for node, state in zip(results, states, strict=True):
             values[node] = state.reshape(frame.shape(between.modes[node]))
@@ -96,18 +93,16 @@ class CascadeLaunch:
         run_whole(self.stage.tail, between, frame, values)
         return values
 
-    def launches(self, tensors: Sequence[Tensor | None], values: Values, raw: bool) -> Launches:
+    def launches(self, tensors: Tensors, values: Values, raw: bool) -> Launches:
         """The kernel, and where columns are shared the one that joins; they find D, peaks and sums."""
         a, b, c = tensors
-        assert a is not None
-        assert b is not None
         tile, arguments, finished = self.tile, self.arguments, self._finishes(raw)
         batch, m, _, _, e = arguments.sizes
         sums = self.frame.products.accumulate
         found = shared = self._room(a, (), self.frame.stored if finished else sums)
         if tile.splits > 1:
             shared = self._room(a, (tile.splits,), sums)
-        outer, steps = arguments.outer((a, b, c)), arguments.steps(a, b, c)
+        outer, steps = arguments.outer(tensors), arguments.steps(a, b, c)
         if finished not in self._made:
             self._made[finished] = self._compiled(self._form(values, finished, outer))
         made = self._made[finished]

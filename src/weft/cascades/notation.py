@@ -28,6 +28,11 @@ class CascadeNotation:
     c: tuple[Label, ...] | None = None
     d: tuple[Label, ...] | None = None
 
+    @property
+    def terms(self) -> tuple[tuple[Label, ...], ...]:
+        """The labels of A, B and, where there is one, C."""
+        return (self.a, self.b) if self.c is None else (self.a, self.b, self.c)
+
     def __str__(self) -> str:
         text = f"{term_text(self.a)},{term_text(self.b)}->{term_text(self.s)}"
         if self.c is None or self.d is None:
@@ -87,9 +92,8 @@ def _place_of(first: Notation, second: Notation) -> int:
 
 def extents_of(notation: CascadeNotation, shapes: Sequence[Sequence[int]]) -> dict[Label, int]:
     """The extent of each label, extent 1 broadcasting; `ShapeError` names the label that clashes."""
-    terms = (notation.a, notation.b) if notation.c is None else (notation.a, notation.b, notation.c)
     check_labels(notation)
-    return mode_extents(Notation(terms, ()), shapes)
+    return mode_extents(Notation(notation.terms, ()), shapes)
 
 
 def check_labels(notation: CascadeNotation) -> None:

@@ -68,6 +68,8 @@ class CascadePlan:
         self.said, self.options, self.alpha, self.planned = said, options, alpha, planned
         self._function, self._calls = function, Calls(_KNOWN_CALLS)
         self.notation, self.extents = said.notation, said.extents
+        self.count = len(said.notation.terms)
+        self.meets = self.count == 3  # whether there is a second contraction
         storage_type(said.dtype, said.dtype)
         types = resolve(said.dtype, said.dtype, options.precision, options.accumulate)
         if not types.accumulate.is_floating_point:
@@ -94,19 +96,13 @@ class CascadePlan:
         columns = self.frame.columns
         self.program: Program = program_of(between, self.meets, columns, said.extents, limit, on_cpu, algebra)
         self.between = self.program.between
+        #: Whether results come as a tuple.
+        self.several = len(self.between.outputs) > 1 or (self.between.several and not self.meets)
+        places = self.between.inputs[1 + len(said.operands) :]
+        self._known = dict(zip(places, said.indices.values(), strict=True))  # the labels of coordinates
         self.blocks = Blocks(self.program, self.frame, between, self._known, limit)
         elements = size_of(self.frame, said.notation.s)
         self.loops = Loops(self.blocks.in_rows, Target(said.device.type), elements, options.specialize)
-
-    @property
-    def meets(self) -> bool:
-        """Whether there is a second contraction."""
-        return self.notation.c is not None
-
-    @property
-    def several(self) -> bool:
-        """Whether results come as a tuple."""
-        return len(self.between.outputs) > 1 or (self.between.several and not self.meets)
 
     def _framed(self) -> Frame:
         """Labels by role."""
@@ -115,8 +111,7 @@ class CascadePlan:
         product = types.accumulate if kind == "cpu" and self.options.backend != "triton" else types.product
         precision = "ieee_bound" if types.split else types.precision
         products = BlockProducts(product, types.accumulate, kind, precision)
-        terms = (self.notation.a, self.notation.b, *(() if self.notation.c is None else (self.notation.c,)))
-        a, b, *c = (said.own(term, shape) for term, shape in zip(terms, said.shapes, strict=True))
+        a, b, *c = (said.own(term, shape) for term, shape in zip(said.notation.terms, said.shapes, strict=True))
         reduced = frozenset(label for node in self.written.reductions for label in self.written.reduced(node))
         return frame_of(
             a, b, self.notation.s, c[0] if c else None, self.notation.d, reduced, said.extents, self.alpha, products,
@@ -172,12 +167,6 @@ class CascadePlan:
         tile = self.kernel.tile
         terms = tile.hopper and tile.terms > 0
         return BackwardLaunch(self.program, self.frame, self._known, tile.hopper and not terms, terms)
-
-    @property
-    def _known(self) -> dict[fx.Node, Label]:
-        """The labels of coordinates, by their nodes."""
-        places = self.between.inputs[1 + len(self.said.operands) :]
-        return dict(zip(places, self.said.indices.values(), strict=True))
 
     def serving(self, differentiates: bool) -> Callable[[Stage], StageRows | None]:
         """The loops that run stages in a call, which is counted here; None for a stage that torch's operations run.
@@ -299,16 +288,6 @@ class CascadePlan:
     def _packed(self, found: Sequence[Tensor]) -> Tensor | tuple[Tensor, ...]:
         return tuple(found) if self.several else found[0]
 
-    @property
-    def _terms(self) -> tuple[tuple[Label, ...], ...]:
-        """Labels of A, B and C."""
-        notation = self.notation
-        return (notation.a, notation.b) if notation.c is None else (notation.a, notation.b, notation.c)
-
-    @property
-    def count(self) -> int:
-        return 3 if self.meets else 2
-
     def whole(self, wide: torch.dtype) -> TorchProgram:
         """The call as one program of torch's operations, computed in a type, of A, B, C, operands and coordinates."""
         return Writer(self, wide).whole(*self._laid)
@@ -332,7 +311,7 @@ class CascadePlan:
     def _laid(self) -> tuple[list[Any], list[Any]]:
         """Labels and shapes of A, B and C, and of operands."""
         operands = [(terms, shape) for terms, shape, _ in self.said.operands.values()]
-        return list(zip(self._terms, self.said.shapes, strict=True)), operands
+        return list(zip(self.notation.terms, self.said.shapes, strict=True)), operands
 
     @cached_property
     def _arranging(self) -> TorchProgram:
@@ -352,8 +331,7 @@ class CascadePlan:
             ready, operands = self.arranged(without, kernel)
             a, b, c = (*ready, None)[:3]
             values: dict[fx.Node, Tensor] = dict(zip(between.inputs[1:], (*operands, *self.coordinates), strict=True))
-            for call in kernel.launches((a, b, c), values, False).calls:
-                call()
+            kernel.launches((a, b, c), values, False).run()  # type: ignore[arg-type]
             if grads and self.backward is not None:
                 self.backward.prepare((a, b, c), values, self.alone)  # type: ignore[arg-type]
             return kernel.tile, kernel

@@ -96,6 +96,13 @@ def apart(tensor: Tensor, batch: int) -> Tensor:
     return tensor
 
 
+def step_of(tensor: Tensor, start: int, count: int) -> int:
+    """The stride of a group of dimensions that lie as one: that of its last one with more than one index."""
+    start %= tensor.dim()
+    steps = [tensor.stride(dim) for dim in range(start, start + count) if tensor.shape[dim] > 1]
+    return steps[-1] if steps else 0
+
+
 def narrowed(tensor: Tensor, labels: Labels, box: Box) -> Tensor:
     """The block of a tensor in a box; along labels that it has extent 1 in, or the box lacks, it is whole."""
     for dim, label in enumerate(labels):

@@ -23,6 +23,7 @@ from weft.fn.reductions import is_reduction
 from weft.spec import Label
 
 Values = dict[fx.Node, Tensor]
+Tensors = tuple[Tensor, Tensor, Tensor | None]  # A, B and C
 
 #: What D stands under among values: the value that meets C may be a result itself. D is without the factor then.
 PRODUCT = fx.Graph().placeholder("product")

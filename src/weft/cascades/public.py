@@ -174,7 +174,7 @@ def planned_of(
     alpha: float,
 ) -> CascadePlan:  # fmt: skip
     """The plan of a call with such labels, for A, B, C and operands in order, which have these terms."""
-    count = 2 if notation.c is None else 3
+    count = len(notation.terms)
     named = {name: (modes, each) for (name, modes), each in zip(terms, tensors[count:], strict=True)}
     labels = (notation.a, notation.b, notation.s, notation.c, notation.d)
     equation = tuple(each for each in labels if each is not None)

@@ -38,9 +38,8 @@ class Repeated:
         self._order = [written.index(label) for label in notation.d]
         self._back = [notation.d.index(label) for label in written]
         self._places = (1, 0, 2) if frame.swapped else (0, 1, 2)  # of the kernels' A, B and C among the plan's
-        terms = (notation.a, notation.b, notation.c)
         labels = (frame.first.x, frame.first.y, frame.second.y)
-        own = [terms[at] for at in self._places]
+        own = [notation.terms[at] for at in self._places]
         self._turns = [_Turned(*each) for each in zip(labels, own, shapes, strict=True)]
         self._replays: dict[tuple[bool, ...], Replay] = {}
 
@@ -56,8 +55,7 @@ class Repeated:
         places = (1, 0, 2) if plan.frame.swapped else (0, 1, 2)
         if any(given[at].data_ptr() != own.data_ptr() for at, own in zip(places, ready, strict=True)):
             return None
-        notation = plan.notation
-        if any(len(set(term)) < len(term) for term in (notation.a, notation.b, notation.c)):
+        if any(len(set(term)) < len(term) for term in plan.notation.terms):
             return None
         values = dict(zip(plan.between.inputs[1:], (*operands, *plan.coordinates), strict=True))
         a, b, c = (each.view_as(each) for each in ready)  # three, also where they are one tensor

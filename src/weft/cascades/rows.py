@@ -18,8 +18,8 @@ from torch import Tensor, fx
 
 from weft.cascades import row_text as at
 from weft.cascades.frame import Box, Frame, size_of
-from weft.cascades.product import turned
-from weft.cascades.program import PRODUCT, Program, Stage
+from weft.cascades.product import step_of, turned
+from weft.cascades.program import PRODUCT, Program, Stage, Tensors
 from weft.cascades.row_text import Place, RowText
 from weft.cascades.states import State
 from weft.cascades.sweeps import NotInRows, sweeps_of
@@ -33,7 +33,6 @@ MOST_BOXES = 4096  # whose words Python writes
 _SHARED = 1 << 15  # elements of S that threads share
 
 Words = np.ndarray[Any, np.dtype[np.int64]]
-Tensors = tuple[Tensor, Tensor, Tensor | None]
 
 
 class Geometry(NamedTuple):
@@ -191,7 +190,7 @@ class StageRows:
             steps = dict(zip(labels, _steps(tensor), strict=True))
             along = np.array([steps.get(label, 0) for label in self.frame.order], np.int64)
             words[:, at.PRODUCTS + place] = tensor.data_ptr() + found.starts @ along
-            words[:, at.PRODUCTS + place + 1] = _pitch(tensor, 0, len(first.batch)) * tensor.element_size()
+            words[:, at.PRODUCTS + place + 1] = step_of(tensor, 0, len(first.batch)) * tensor.element_size()
 
     def _shapes(self, a: Tensor, b: Tensor, c: Tensor | None) -> ctypes.Array[Any]:
         """How matrices lie, in BLAS's words."""
@@ -238,19 +237,13 @@ def _steps(tensor: Tensor) -> Words:
     return np.array([step * size if extent > 1 else 0 for extent, step in pairs], np.int64)
 
 
-def _pitch(tensor: Tensor, first: int, count: int) -> int:
-    """The step of a group of dimensions that lie as one."""
-    steps = [tensor.stride(dim) for dim in range(first, first + count) if tensor.shape[dim] > 1]
-    return steps[-1] if steps else 0
-
-
 def _lie(tensor: Tensor, batch: int, rows: int) -> tuple[bool, int]:
     """Whether matrices (batch, rows, columns) are stored by rows, and the step from one row, or column, to the next."""
     columns = tensor.dim() - batch - rows
     height, width = (
         math.prod(tensor.shape[first : first + count]) for first, count in ((batch, rows), (batch + rows, columns))
     )
-    down, across = _pitch(tensor, batch, rows), _pitch(tensor, batch + rows, columns)
+    down, across = step_of(tensor, batch, rows), step_of(tensor, batch + rows, columns)
     if width == 1 or across == 1:
         return True, max(down, width)
     return False, max(across, height)

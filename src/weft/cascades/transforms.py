@@ -36,7 +36,7 @@ class TransformedCall:
     @property
     def count(self) -> int:
         """How many of the tensors are A, B and C."""
-        return 2 if self.notation.c is None else 3
+        return len(self.notation.terms)
 
     def __call__(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
         names = [name for name, _ in self.terms]
@@ -49,10 +49,8 @@ class TransformedCall:
     def with_mode(self, batches: Sequence[bool]) -> TransformedCall:
         """The call with one more mode, the first of these tensors and of S."""
         said, label = self.notation, f"vmap{self.depth}"
-        a, b, *c = (
-            (label, *term) if batched else term
-            for term, batched in zip((said.a, said.b, said.c), batches, strict=False) if term is not None
-        )  # fmt: skip
+        pairs = zip(said.terms, batches, strict=False)
+        a, b, *c = ((label, *term) if batched else term for term, batched in pairs)
         s = (label, *said.s)
         d = None if said.d is None else (label, *said.d)
         terms = tuple(
