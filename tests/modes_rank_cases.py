@@ -15,7 +15,7 @@ from network_rank_cases import as_numbers, device, world
 from rank_cases import said
 from weft.distributed.group.link import Link
 from weft.distributed.planned import moves
-from weft.networks.by_modes.run import ModesRun
+from weft.networks.by_modes.call import ModesRun
 
 #: A link that costs nothing: then steps are shared out however small they are.
 FREE = Link("free", 0.0, 1e18, "for tests")

@@ -13,7 +13,7 @@ import torch
 
 import weft
 from nets import Net, chain, net_of
-from weft.networks import long_run
+from weft.networks import work
 
 NET = chain(4, seed=2)
 PAIRS = [(0, 1), (0, 1), (0, 1)]
@@ -105,9 +105,9 @@ def test_a_request_to_end_is_put_off_until_the_state_is_written(tmp_path: Path) 
     try:
         seen = count_slices(net, interrupted_at(4, signal.SIGTERM))
         written: list[int] = []
-        write = long_run.Keeper._write
+        write = work.Keeper._write
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(long_run.Keeper, "_write", lambda *one: (written.append(len(one[2])), write(*one))[1])
+            patch.setattr(work.Keeper, "_write", lambda *one: (written.append(len(one[2])), write(*one))[1])
             torch.testing.assert_close(net(*NET.tensors, checkpoint=tmp_path / "run"), NET.expected)
         assert asked == [4]
         assert written == [0, 4, 16]  # at the begin, before the handler of the caller, at the end
@@ -117,11 +117,11 @@ def test_a_request_to_end_is_put_off_until_the_state_is_written(tmp_path: Path) 
 
 def test_states_are_written_at_an_interval(tmp_path: Path) -> None:
     written: list[int] = []
-    write = long_run.Keeper._write
+    write = work.Keeper._write
     for every, expected in ((0, list(range(17))), (3600, [0, 16])):
         written.clear()
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(long_run.Keeper, "_write", lambda *one: (written.append(len(one[2])), write(*one))[1])
+            patch.setattr(work.Keeper, "_write", lambda *one: (written.append(len(one[2])), write(*one))[1])
             planned()(*NET.tensors, checkpoint=tmp_path / str(every), checkpoint_every=every)
         assert written == expected
 
@@ -210,7 +210,7 @@ def test_what_cannot_be_read_or_written_is_said_before_anything_runs(tmp_path: P
 
 def test_a_full_disk_is_a_warning_amid_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     net = planned()
-    write, calls = long_run.Keeper._write, []
+    write, calls = work.Keeper._write, []
 
     def failing(*arguments: Any) -> None:
         calls.append(arguments)
@@ -218,7 +218,7 @@ def test_a_full_disk_is_a_warning_amid_a_run(tmp_path: Path, monkeypatch: pytest
             raise OSError(28, "No space left on device")
         write(*arguments)
 
-    monkeypatch.setattr(long_run.Keeper, "_write", failing)
+    monkeypatch.setattr(work.Keeper, "_write", failing)
     with pytest.warns(weft.WeftWarning, match="cannot be written: .*No space left"):
         found = net(*NET.tensors, checkpoint=tmp_path / "run", checkpoint_every=0)
     torch.testing.assert_close(found, NET.expected)

@@ -17,9 +17,8 @@ from weft.api.lookup import read_notation
 from weft.base.bounded_cache import BoundedCache
 from weft.base.factors import addition
 from weft.distributed.group.link import fitted_link
-from weft.distributed.group.ranks import Ranks
+from weft.distributed.group.ranks import Ranks, lines_of, ranks_of, shape_of
 from weft.distributed.out_of_core.blocked import OutOfCorePlan, read_place, refuse_gradients
-from weft.distributed.planned.lines import lines_of, ranks_of, shape_of
 from weft.distributed.run.asked import RankRequest, computed, is_dtensor, read_asked
 from weft.distributed.run.plan import DistributedPlan
 from weft.engine.memo import Memo, MemoPlace

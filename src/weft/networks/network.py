@@ -18,11 +18,10 @@ from weft.errors import ArgumentError, UnsupportedError, call_context
 from weft.networks.changes import Changes, Fixed
 from weft.networks.checks import kind_of, read_changed, read_tensors, result_of, result_place
 from weft.networks.derivatives import Contractions, alone, as_operations, contractions_of, differentiable
-from weft.networks.long_run import EVERY, Slices, done_with_progress
 from weft.networks.plan import NetworkPlan
 from weft.networks.program import NetworkProgram
 from weft.networks.rescale import scaled
-from weft.networks.work import work_of
+from weft.networks.work import EVERY, Slices, done_with_progress, work_of
 from weft.plans.bound import BoundCall, held
 from weft.plans.derivatives import asked
 from weft.spec.arguments import read_path

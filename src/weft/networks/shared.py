@@ -19,14 +19,12 @@ from typing import Any, NamedTuple
 import torch
 
 from weft.distributed.group.collectives import Pace, StopSign, broadcast, shares
-from weft.distributed.group.ranks import Ranks
-from weft.distributed.planned.lines import ranks_of, shape_of
+from weft.distributed.group.ranks import Ranks, ranks_of, shape_of
 from weft.distributed.planned.moves import reduced
 from weft.errors import ArgumentError, RankError, ShapeError
 from weft.networks.checkpoint import Checkpoint, Saved, digest, done, identity_of, values_of
-from weft.networks.long_run import Slices
 from weft.networks.plan import NetworkPlan
-from weft.networks.work import Scaling, SliceWork, Summing, add
+from weft.networks.work import Scaling, Slices, SliceWork, Summing, add
 from weft.plans.intermediates import WIDER
 
 PATIENCE = 10  # times as long as its own slices took a rank waits for the others

@@ -3,11 +3,14 @@
 Ranks agree through the store that torch.distributed was started with, not through collectives: a message needs no GPU
 and waits for no stream, and a rank that does not come can be named. The store is read with a time limit throughout.
 What ranks send one another is JSON.
+
+The ranks along each dimension of a mesh are groups of their own, in which collectives of one dimension run.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import socket
 import time
@@ -19,12 +22,14 @@ import torch
 import torch.distributed as dist
 
 from weft import errors
+from weft.distributed.planned.placement import coordinates, read_mesh
 from weft.errors import ArgumentError, RankError, UnsupportedError, WeftError
 
 TIMEOUT = 300.0  # seconds that a rank waits for the others, where nothing else is said
 _LOOK = 0.5  # seconds between looks at whether the ranks that are waited for still run
 _ROLL_CALL = 5.0  # seconds for ranks to answer after one has failed
 _counts: dict[str, int] = {}  # of agreements by group: every rank of a group counts alike
+_made: dict[tuple[Any, ...], tuple[Ranks, ...]] = {}  # lines of meshes, by the group itself, its name and the mesh
 
 T = TypeVar("T")
 
@@ -337,3 +342,50 @@ def _runs(pid: int) -> bool:
         return False
     except OSError:
         return True
+
+
+def ranks_of(group: Any, timeout: float | None) -> Ranks:
+    """All ranks of `group`, a process group or a DeviceMesh."""
+    return find_ranks(None if _is_mesh(group) else group, timeout)
+
+
+def shape_of(group: Any, mesh: Any, ranks: Ranks) -> tuple[int, ...]:
+    """The mesh of these ranks: that of a DeviceMesh, or the extents that are given."""
+    if not _is_mesh(group):
+        return read_mesh(mesh, ranks.size)
+    shape = tuple(group.mesh.shape)
+    if group.mesh.flatten().tolist() != list(range(ranks.size)):
+        raise ArgumentError(
+            f"the device mesh {shape} is not all {ranks.size} ranks in their order: pass a group and mesh= instead"
+        )
+    return shape
+
+
+def lines_of(group: Any, mesh: tuple[int, ...], ranks: Ranks) -> tuple[Ranks, ...]:
+    """This rank's line along each dimension of the mesh, on which all ranks have agreed.
+
+    Groups of lines are made once for each group and mesh; ranks of one line wait for one another.
+    """
+    if len(mesh) == 1:
+        return (ranks,)
+    if _is_mesh(group):
+        return tuple(find_ranks(group.get_group(dim), ranks.timeout, ranks) for dim in range(group.ndim))
+    key = ranks.group, ranks.name, mesh
+    if key not in _made:
+        _made[key] = tuple(_line(ranks, mesh, dim) for dim in range(len(mesh)))
+    return _made[key]
+
+
+def _is_mesh(group: Any) -> bool:
+    return hasattr(group, "mesh_dim_names") and group.ndim > 1
+
+
+def _line(ranks: Ranks, mesh: tuple[int, ...], dim: int) -> Ranks:
+    """The ranks that differ from this one in one coordinate. Only they take part in making their group."""
+    every = dist.get_process_group_ranks(ranks.group)
+    apart = math.prod(mesh[dim + 1 :])  # of neighbours: ranks count row by row
+    first = ranks.rank - apart * coordinates(ranks.rank, mesh)[dim]
+    members = [every[first + at * apart] for at in range(mesh[dim])]
+    if len(members) == ranks.size == math.prod(mesh):
+        return ranks
+    return find_ranks(dist.new_group(members, use_local_synchronization=True), ranks.timeout, ranks)

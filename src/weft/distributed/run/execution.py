@@ -23,8 +23,8 @@ from weft.distributed.planned.blocks import LabelRun, LocalBlock
 from weft.distributed.planned.moves import TensorRoute, padded, stacked
 from weft.distributed.planned.placement import Placed
 from weft.distributed.planned.strategy import BY_PARTS, LoopStep
-from weft.distributed.run.call import RankCall
 from weft.distributed.run.sums import PairSums, RankSums
+from weft.distributed.run.work import RankCall
 from weft.spec.notation import Label, label_text
 
 

@@ -24,7 +24,7 @@ from weft.distributed.planned.blocks import LabelRun, LocalBlock
 from weft.distributed.planned.moves import padded, stacked
 from weft.distributed.planned.placement import Span, chunk
 from weft.distributed.planned.strategy import BY_PARTS, LoopStep, Reduction
-from weft.distributed.run.call import RankCall
+from weft.distributed.run.work import RankCall
 from weft.spec.notation import Label, label_text
 
 Tensors = tuple[torch.Tensor, ...]
