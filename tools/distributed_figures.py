@@ -33,9 +33,8 @@ import torch.distributed as dist
 import weft
 from weft.api.describe import find_target
 from weft.distributed.group.link import NVLINK
-from weft.distributed.planned.kernel_model import KernelModel
 from weft.distributed.planned.placement import Placed, RankProblem
-from weft.distributed.planned.prediction import ranked
+from weft.distributed.planned.prediction import KernelModel, ranked
 from weft.machine.provenance import commit
 from weft.machine.stamp import device_stamp
 from weft_bench.cases.networks import circuit, whole_networks

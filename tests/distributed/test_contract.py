@@ -18,9 +18,8 @@ from rank_problems import Case
 from weft.api.describe import find_target
 from weft.distributed import Placement
 from weft.distributed.planned.blocks import LabelRun, runs_of
-from weft.distributed.planned.kernel_model import KernelModel
 from weft.distributed.planned.placement import Placed, RankProblem, Span, chunks
-from weft.distributed.planned.prediction import Prediction, ranked
+from weft.distributed.planned.prediction import KernelModel, Prediction, ranked
 
 pytestmark = pytest.mark.early
 MATRIX = {"m": 10, "n": 9, "k": 13}

@@ -13,7 +13,7 @@ from rank_problems import biased, leaky, values
 from weft.distributed.group.link import PCIE
 from weft.distributed.out_of_core.copies import as_rows
 from weft.distributed.out_of_core.grid import HostProblem, estimated, grids
-from weft.distributed.planned.kernel_model import KernelModel
+from weft.distributed.planned.prediction import KernelModel
 from weft.planner.schedule import Target
 
 GPU = pytest.param("cuda", marks=pytest.mark.gpu)

@@ -24,7 +24,7 @@ from weft.distributed.planned.moves import reduced
 from weft.errors import ArgumentError, RankError, ShapeError
 from weft.networks.checkpoint import Checkpoint, Saved, digest, done, identity_of, values_of
 from weft.networks.plan import NetworkPlan
-from weft.networks.work import Scaling, Slices, SliceWork, Summing, add
+from weft.networks.work import Scaling, Slices, SliceWork, Summing
 from weft.plans.intermediates import WIDER
 
 PATIENCE = 10  # times as long as its own slices took a rank waits for the others
@@ -76,10 +76,6 @@ class SharedPlan:
     def has(self, part: ResultPart) -> bool:
         """Whether this rank has a sum of a part."""
         return self.ranks.rank in part.ranks
-
-    def loaded(self, rank: int) -> list[Saved]:
-        """The files whose sums a rank begins with."""
-        return list(self.files[rank :: self.ranks.size])
 
 
 def _held(network: NetworkPlan, numbers: Sequence[int], files: Sequence[Saved]) -> set[int]:
@@ -159,7 +155,7 @@ def call_with_group(given: NetworkCall, group: Any, path: Any, every: Any) -> tu
     def begin() -> SlicesOverRanks:
         made = SlicesOverRanks(given, plan, operands, place)
         if checkpoint is not None:
-            made.take_up(checkpoint, ranks.rank, plan.run, plan.loaded(ranks.rank), every)
+            made.take_up(checkpoint, ranks.rank, plan.run, plan.files[ranks.rank :: ranks.size], every)
         return made
 
     call = ranks.agreed(f"the begin of {name}", begin)
@@ -242,7 +238,7 @@ class SlicesOverRanks(Slices):
             if len(part.ranks) == 1:
                 ranks.wait(broadcast(ranks, total, part.ranks[0]), what)
             else:
-                combine = work.combine if isinstance(work, Summing) else add
+                combine = work.combine if isinstance(work, Summing) else torch.Tensor.add_
                 total = reduced(total, None, ranks, combine, what, part.ranks)
         if isinstance(work, Summing) and not whole:
             work.complete(number, total)

@@ -37,7 +37,7 @@ from weft.tune.progress import quiet, shown
 
 EVERY = 60.0  # seconds between states on disk
 _AHEAD = 16  # slices that the host may be ahead of a GPU
-Combine = Callable[[torch.Tensor, torch.Tensor], None]
+Combine = Callable[[torch.Tensor, torch.Tensor], Any]
 
 
 class _Slices:
@@ -78,7 +78,7 @@ class Summing(_Slices):
         """`partial` are the numbers of parts that are not finished here."""
         super().__init__(program, tensors, out)
         plan, tree = program.plan, program.plan.tree
-        self.combine = combine_of(plan.settings.options.algebra) if partial else add
+        self.combine = combine_of(plan.settings.options.algebra) if partial else torch.Tensor.add_
         self._into, self._term, self._summed = tree.graph.result.view(out), tree.graph.output, tree.summed
         self._partial = frozenset(partial)
         self._in_place = out.dtype not in WIDER and tree.root not in plan.functions
@@ -218,15 +218,10 @@ def finish(value: torch.Tensor, place: torch.Tensor, function: Callable[..., Any
     moved((labels, labels), value, options, out=place)
 
 
-def add(into: torch.Tensor, value: torch.Tensor) -> None:
-    """The sum of plus-times."""
-    into.add_(value)
-
-
 def combine_of(found: Algebra | None) -> Combine:
     """A function that adds one partial sum to another, in place; `UnsupportedError` where torch cannot compute it."""
     if found is None:
-        return add
+        return torch.Tensor.add_
     reduce = found.reduce
     if is_triton_function(reduce):
         raise UnsupportedError(

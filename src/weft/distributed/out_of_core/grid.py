@@ -19,8 +19,8 @@ from itertools import product
 from weft.base.figures import si
 from weft.distributed.group.link import Link
 from weft.distributed.planned.blocks import LabelRun
-from weft.distributed.planned.kernel_model import LAUNCH, KernelModel
 from weft.distributed.planned.placement import Span, chunk
+from weft.distributed.planned.prediction import LAUNCH, KernelModel
 from weft.distributed.planned.timeline import COMPUTE, Event, Timeline
 from weft.errors import WorkspaceError
 from weft.spec.notation import Label

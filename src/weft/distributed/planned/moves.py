@@ -180,7 +180,7 @@ def exchanged(tensor: torch.Tensor, dim: int, whole: int, to: int, line: Ranks, 
 
 
 def reduced(
-    tensor: torch.Tensor, dim: int | None, line: Ranks, combine: Callable[[torch.Tensor, torch.Tensor], None],
+    tensor: torch.Tensor, dim: int | None, line: Ranks, combine: Callable[[torch.Tensor, torch.Tensor], Any],
     what: str, holders: Sequence[int] | None = None,
 ) -> torch.Tensor:  # fmt: skip
     """The tensors of all ranks of a line combined, on every rank (`dim` None) or each rank's chunk of it along `dim`.

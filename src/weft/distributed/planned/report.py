@@ -10,9 +10,8 @@ from weft.api.describe import find_target
 from weft.base.figures import counted, duration, share, si
 from weft.distributed.group.link import Link
 from weft.distributed.group.ranks import Ranks
-from weft.distributed.planned.kernel_model import KernelModel
 from weft.distributed.planned.placement import Placed, Placement, RankProblem
-from weft.distributed.planned.prediction import Prediction, ranked
+from weft.distributed.planned.prediction import KernelModel, Prediction, ranked
 from weft.distributed.planned.strategy import BY_PARTS, Strategy
 from weft.spec.notation import label_text, term_text
 

@@ -15,7 +15,6 @@ from weft.api.lookup import read_notation
 from weft.api.selection import INDEX, check_selected
 from weft.base.arrays import as_tensor, grad_mode, is_transforming
 from weft.distributed.planned.blocks import LocalBlock
-from weft.distributed.planned.kernel_model import KernelModel
 from weft.distributed.planned.placement import (
     Placed,
     Places,
@@ -25,6 +24,7 @@ from weft.distributed.planned.placement import (
     read_places,
     whole_shape,
 )
+from weft.distributed.planned.prediction import KernelModel
 from weft.distributed.run.work import PartWork
 from weft.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError
 from weft.planner.options import Options

@@ -32,7 +32,7 @@ from weft.networks.cost import Model
 from weft.networks.plan import WORKSPACE, NetworkPlan
 from weft.networks.shared import NetworkCall, agreed_network, call_with_checkpoint, call_with_group, end_together
 from weft.networks.slicing import indices, part
-from weft.networks.steps import ContractionCall, StepOptions, prepared
+from weft.networks.steps import ContractionCall, prepared
 from weft.networks.tree import TreeStep
 from weft.networks.work import Slices, combine_of, finish
 from weft.plans.intermediates import WIDER
@@ -86,7 +86,13 @@ def _call_by_modes(given: NetworkCall, group: Any, way: Any, link: Any, checkpoi
         known = given.plans[key] = _planned(network, ranks, group, way, link)
     if not isinstance(known, ModesRun):
         return None
-    _together(ranks, name, known, operands, place)
+    outcome, failed = "done", None
+    try:
+        with on(place.device), ranks.failing(), grad_mode(False):
+            known.run(operands, place)
+    except Exception as error:  # what fails on some ranks is raised on all
+        outcome, failed = "stopped" if isinstance(error, RankError) else "failed", error
+    end_together(outcome, failed, ranks, f"the end of {name}")
     return place
 
 
@@ -135,19 +141,6 @@ def _planned(network: NetworkPlan, ranks: Ranks, group: Any, way: str, link: Any
     return ModesRun(network, made, ranks, lines_of(group, made.mesh, ranks))
 
 
-def _together(
-    ranks: Ranks, name: str, run: ModesRun, operands: list[torch.Tensor], place: torch.Tensor
-) -> None:
-    """The steps on every rank; what fails on some is raised on all."""
-    outcome, failed = "done", None
-    try:
-        with on(place.device), ranks.failing(), grad_mode(False):
-            run.run(operands, place)
-    except Exception as error:
-        outcome, failed = "stopped" if isinstance(error, RankError) else "failed", error
-    end_together(outcome, failed, ranks, f"the end of {name}")
-
-
 def _digest(plan: ModesPlan | None) -> str:
     if plan is None:
         return "by slices"
@@ -168,7 +161,10 @@ class ModesRun:
         self._lines, self._at = lines, coordinates(ranks.rank, plan.mesh)
         self._dtypes = network.dtypes
         self._functions = network.functions
-        self._asked = _asked(network, plan)
+        self._asked, limit = network.asked, network.settings.memory_limit
+        if limit is not None:  # kernels pack operands in what it leaves
+            room = max(limit - plan.memory, WORKSPACE)
+            self._asked = replace(self._asked, options=replace(self._asked.options, workspace_limit=room))
         self._combine = combine_of(network.settings.options.algebra)
         self._device = network.settings.device
         self._slices = indices(plan.tree)
@@ -252,10 +248,3 @@ class ModesRun:
         whole = plan.gathering.run(total, self._at, self._lines)
         part(tree.graph.result.view(out), tree.graph.output, self._slices[number * tree.summed]).copy_(whole)
 
-
-def _asked(network: NetworkPlan, plan: ModesPlan) -> StepOptions:
-    """The options of steps: kernels pack operands in what the limit leaves."""
-    asked, limit = network.asked, network.settings.memory_limit
-    if limit is None:
-        return asked
-    return replace(asked, options=replace(asked.options, workspace_limit=max(limit - plan.memory, WORKSPACE)))
