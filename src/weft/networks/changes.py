@@ -56,7 +56,7 @@ class Fixed:
 def _made_constants(plan: NetworkPlan, constants: Mapping[int, torch.Tensor]) -> list[torch.Tensor]:
     """Constants as they are, and nodes of the whole tree that are made of them."""
     device, whole, dtypes = plan.settings.device, plan.whole, plan.whole_dtypes
-    check_same(list(constants.values()), plan.graph, plan.leaves, list(constants), device)
+    check_same(plan, constants)
     given = {at: without_neg(tensor) for at, tensor in constants.items()}
     orders = orders_of(whole, dtypes, plan.model) if plan.folded.steps else {}
     extents, asked = whole.graph.extents, StepOptions(plan.settings.of_steps, plan.asked.halves)

@@ -44,8 +44,9 @@ def read_tensors(plan: NetworkPlan, tensors: Sequence[Any]) -> list[torch.Tensor
         what = f"operand {at}"
         number = number_tensor(what, one, leaves[at], promote).to(device) if is_scalar(one) else one
         read.append(without_neg(as_tensor(what, number, promote)))
-    check_same(read, plan.graph, leaves, wanted, device)
-    check_signs(plan.graph, dict(zip(wanted, read, strict=True)))
+    placed = dict(zip(wanted, read, strict=True))
+    check_same(plan, placed)
+    check_signs(plan.graph, placed)
     return read
 
 
@@ -94,13 +95,11 @@ def read_changed(plan: NetworkPlan, changed: Any) -> list[int] | None:
     return [places.index(at) for at in changed]
 
 
-def check_same(
-    tensors: Sequence[torch.Tensor], graph: Graph, dtypes: Sequence[torch.dtype], places: Sequence[int],
-    device: torch.device,
-) -> None:  # fmt: skip
-    """Operands of a call have the shapes and types that the network was made for; `places` are theirs among all."""
-    for at, tensor in zip(places, tensors, strict=True):
-        shape, dtype = graph.operands[at].shape, dtypes[at]
+def check_same(plan: NetworkPlan, tensors: Mapping[int, torch.Tensor]) -> None:
+    """Operands by their places among all have the shapes and types that the network was made for."""
+    device = plan.settings.device
+    for at, tensor in tensors.items():
+        shape, dtype = plan.graph.operands[at].shape, plan.leaves[at]
         if tuple(tensor.shape) != shape:
             raise ShapeError(f"operand {at} has shape {tuple(tensor.shape)}, the network was made for {shape}")
         if tensor.dtype != dtype:

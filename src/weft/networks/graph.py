@@ -7,6 +7,7 @@ in three operands or more (a hyper-edge) needs nothing special: it stays until t
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -135,11 +136,8 @@ class Graph:
 
     def hyper(self) -> tuple[int, ...]:
         """Labels of three places and more, the result's counted."""
-        places = [0] * len(self.extents)
-        for term in (*self.terms, self.output):
-            for label in term:
-                places[label] += 1
-        return tuple(label for label, count in enumerate(places) if count > 2)
+        places = Counter(label for term in (*self.terms, self.output) for label in term)
+        return tuple(label for label in range(len(self.extents)) if places[label] > 2)
 
 
 def read_equation(equation: Any, output: Any = None) -> Notation:

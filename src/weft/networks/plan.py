@@ -19,7 +19,7 @@ from weft.networks.replay import may_replay
 from weft.networks.settings import Settings, is_given, is_ordered, kept_whole, read_functions
 from weft.networks.slicing import apart_within, fit_of, fitted_slices, read_slices
 from weft.networks.steps import StepOptions
-from weft.networks.tree import Folded, Tree, TreeStep
+from weft.networks.tree import Folded, Tree
 from weft.plans.intermediates import is_of_halves
 from weft.spec import Notation
 
@@ -54,10 +54,7 @@ class NetworkPlan:
     @property
     def path(self) -> tuple[tuple[int, int], ...]:
         """The path, as `opt_einsum` has it: places in a list from which operands go and to whose end results come."""
-        back = {ours: node for node, ours in self.folded.nodes.items()}
-        live = [TreeStep(back[step.node], back[step.left], back[step.right]) for step in self.tree.steps]
-        steps = sorted([*self.folded.steps, *live], key=lambda step: step.node)
-        return Tree.of(self.graph, [(step.left, step.right) for step in steps]).path
+        return self.whole.path
 
     @property
     def slices(self) -> tuple[Any, ...]:

@@ -159,7 +159,7 @@ class Scaling(_Slices):
         scale, exponent = scale_and_exponent(values[plan.tree.root + 1 :])
         result = plan.tree.graph.result
         into = part(result.view(self.sums), result.term, self.program.slices[number])
-        self._add(into, place.into.mul_(scale.to(plan.dtype)), exponent)
+        self._add(into, place.into.mul_(scale.to(place.into.dtype)), exponent)
 
     def _add(self, into: torch.Tensor, values: torch.Tensor, exponent: torch.Tensor) -> None:
         """Add values times 2**exponent to a part of the sums, which have one exponent for all."""
