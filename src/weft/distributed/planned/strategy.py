@@ -268,9 +268,9 @@ def steps_of(strategy: Strategy, rank: int) -> list[LoopStep]:
     """The parts in their order, as a rank sees them."""
     if strategy.loop is None:
         return [LoopStep((), None)]
-    found = []
-    own = own_piece(strategy, rank)
-    if own is not None:
+    found, own, name = [], None, strategy.own_first
+    if name is not None:
+        own = strategy.problem.at(rank)[strategy.routes[name].moves[0].line]  # which of the pieces is the rank's own
         whole = strategy.span(strategy.loop, rank)
         mine = chunks(whole, strategy.pieces)[own]
         found.append(LoopStep((LabelRun.of(mine),) if mine.extent else (), None, (mine,)))
@@ -279,11 +279,3 @@ def steps_of(strategy: Strategy, rank: int) -> list[LoopStep]:
         others = [Span(0, 0) if at == own else span for at, span in enumerate(spans)]
         found.append(LoopStep(tuple(runs_of(others)), part, spans))
     return found
-
-
-def own_piece(strategy: Strategy, rank: int) -> int | None:
-    """Which of the pieces is the rank's own, where it is contracted first."""
-    name = strategy.own_first
-    if name is None:
-        return None
-    return strategy.problem.at(rank)[strategy.routes[name].moves[0].line]
