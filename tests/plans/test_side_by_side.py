@@ -12,6 +12,7 @@ import torch
 
 from weft.networks import steps
 from weft.networks.steps import StepOptions
+from weft.networks.tree import TreeStep
 from weft.planner.options import Options
 from weft.planner.schedule import Target
 from weft.planner.target import standing_for
@@ -57,7 +58,8 @@ def wanted(equation: str, *shapes: tuple[int, ...], **keywords: Any) -> Wanted:
     d = torch.empty([extents[label] for label in result])
     asked = StepOptions(replace(Options(backend="triton", specialize="auto"), **keywords))
     with standing_for(H200):
-        found = steps.wanted((left, right, result), (torch.empty(shapes[0]), torch.empty(shapes[1]), None, d), asked)
+        orders, tensors = {0: left, 1: right, 2: result}, (torch.empty(shapes[0]), torch.empty(shapes[1]), None, d)
+        found = steps.wanted(TreeStep(2, 0, 1), orders, tensors, asked)
     assert found is not None
     return found
 
