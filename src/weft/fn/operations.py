@@ -30,11 +30,16 @@ Lowering = Callable[..., str]
 
 
 class Operation(NamedTuple):
-    """How each language writes an operation; None where it has no code for it."""
+    """How each language writes an operation, None where it has no code for it, and what it costs on a GPU.
+
+    `slots` are issue slots for each element, or two figures for float32: of results that are rounded to half precision
+    at once, and of others; see `weft.fn.triton.issue_cost`.
+    """
 
     triton: Lowering | None
     cuda: Lowering | None
     numba: Lowering | None
+    slots: float | tuple[float, float] = 1.0
 
 
 #: Functions of floating numbers that libraries of mathematics have, by the names that C and aten share.
@@ -43,6 +48,8 @@ FUNCTIONS = (
     "acos", "atan", "asinh", "acosh", "atanh", "erf", "erfc", "erfinv", "lgamma", "sqrt", "rsqrt", "hypot", "atan2",
     "copysign", "nextafter",
 )  # fmt: skip
+_SLOTS = {"exp": 8.0, "exp2": 4.0, "sqrt": 8.0, "rsqrt": 3.0, "copysign": 1.0, "nextafter": 1.0}
+MANY = 20.0  # the average of `libdevice`'s elementary functions
 #: Functions of one element that cost many instructions.
 ELEMENTARY = frozenset({*FUNCTIONS, "pow", "fmod", "elu", "gelu", "sigmoid"} - {"copysign", "nextafter"})
 
@@ -78,10 +85,10 @@ def _form(text: str, whole: str | None = None, truth: str | None = None, kind: t
     return lowering
 
 
-def _row(general: Lowering | str, **own: Lowering) -> Operation:
+def _row(general: Lowering | str, slots: float | tuple[float, float] = 1.0, **own: Lowering) -> Operation:
     """One lowering for all languages, but for those that have one of their own."""
     form = _form(general) if isinstance(general, str) else general
-    return Operation(**{"triton": form, "cuda": form, "numba": form, **own})
+    return Operation(**{"triton": form, "cuda": form, "numba": form, **own}, slots=slots)
 
 
 # -- arithmetic --------------------------------------------------------------------------------------------------------
@@ -221,7 +228,8 @@ def _rounded(name: str, w: Writer, t: torch.dtype, x: Any) -> str:
 
 
 def _shift(symbol: str) -> Operation:
-    return Operation(*(partial(language.shift, symbol) for language in (triton, cuda, numba)))
+    first, second, third = (partial(language.shift, symbol) for language in (triton, cuda, numba))
+    return Operation(first, second, third)
 
 
 # -- order, truth ------------------------------------------------------------------------------------------------------
@@ -323,21 +331,21 @@ _truths = partial(_form, kind=torch.bool)
 
 #: By the names of aten's operations.
 OPERATIONS: dict[str, Operation] = {
-    **{name: _row(partial(_called, name)) for name in FUNCTIONS},
+    **{name: _row(partial(_called, name), _SLOTS.get(name, MANY)) for name in FUNCTIONS},
     **{name: _row(partial(_rounded, name)) for name in ("floor", "ceil", "trunc")},
-    **{name: _row(partial(_called, name))._replace(numba=None) for name in ("erfinv", "nextafter")},
-    **{name: _row(partial(_called, name), triton=getattr(triton, name)) for name in ("expm1", "tanh")},
-    "sigmoid": Operation(triton.sigmoid, cuda.sigmoid, numba.sigmoid),
-    "elu": Operation(triton.elu, cuda.elu, numba.elu),
-    "gelu": _row(gelu.gelu, numba=numba.gelu),
+    "expm1": _row(partial(_called, "expm1"), (6.0, 15.0), triton=triton.expm1),
+    "tanh": _row(partial(_called, "tanh"), (10.0, 14.0), triton=triton.tanh),
+    "sigmoid": Operation(triton.sigmoid, cuda.sigmoid, numba.sigmoid, (4.0, 13.0)),
+    "elu": Operation(triton.elu, cuda.elu, numba.elu, (6.0, 9.0)),
+    "gelu": _row(gelu.gelu, (10.5, 14.0), numba=numba.gelu),
     "add": _wrapping("+", partial(_sum, "+")), "sub": _wrapping("-", partial(_sum, "-")), "rsub": _row(_rsub),
     "mul": _wrapping("*", _form("{x} * {y}", truth="{x} & {y}")),
     # Triton's minus is 0 - x: it loses the sign of zero.
     "neg": Operation(_form("{x} * {minus_one}", "{zero} - {x}"), cuda.negative, _form("-{x}")),
-    "div": _row(_div), "reciprocal": _row(lambda w, t, x: w.quotient(t, 1.0, x)), "fmod": _row(_fmod),
+    "div": _row(_div, 9.0), "reciprocal": _row(lambda w, t, x: w.quotient(t, 1.0, x), 8.0), "fmod": _row(_fmod, MANY),
     "remainder": _row(_remainder, numba=_as_python("%", _remainder)),
     "floor_divide": _row(_floor_divide, numba=_as_python("//", _floor_divide)),
-    "pow": _row(_pow), "round": _row(_round),
+    "pow": _row(_pow, MANY), "round": _row(_round),
     "sign": Operation(
         _form("({x} > {zero}).to({T}) - ({x} < {zero}).to({T})", truth="{x}"),
         _form("{T}({x} > {zero}) - {T}({x} < {zero})", truth="{x}"),
@@ -362,12 +370,14 @@ OPERATIONS: dict[str, Operation] = {
     **dict.fromkeys(("bitwise_left_shift", "__lshift__"), _shift("<<")),
     **dict.fromkeys(("bitwise_right_shift", "__rshift__"), _shift(">>")),
     "isinf": _infinite(1.0, -1.0), "isposinf": _infinite(1.0), "isneginf": _infinite(-1.0), "isnan": _row(_isnan),
-    "signbit": _row(_signbit), "view": _row(_view), "_to_copy": _row(_to_copy), "detach": _row("{x}"),
-    "copy": _row(lambda w, t, x, source: w.operand(source, t)), "full_like": _row(_folded),
-    "scalar_tensor": _row(_folded), "real": _part("real"), "imag": _part("imag"),
+    "signbit": _row(_signbit), "view": _row(_view, 0.0), "_to_copy": _row(_to_copy), "detach": _row("{x}"),
+    "copy": _row(lambda w, t, x, source: w.operand(source, t), 0.0), "full_like": _row(_folded, 0.0),
+    "scalar_tensor": _row(_folded, 0.0), "real": _part("real"), "imag": _part("imag"),
     "conj_physical": Operation(None, None, lambda w, t, x: w.operand(x, t) + ".conjugate()" * t.is_complex),
 }  # fmt: skip
 OPERATIONS["sgn"] = OPERATIONS["sign"]
+for _name in ("erfinv", "nextafter"):  # which neither NumPy nor Python's own library has
+    OPERATIONS[_name] = OPERATIONS[_name]._replace(numba=None)
 
 
 def lowering_of(name: str, w: Writer) -> Lowering:

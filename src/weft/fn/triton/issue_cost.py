@@ -1,8 +1,7 @@
 """The cost of a recorded function on a GPU: issue slots (instructions) for each element.
 
 The figures are counts in machine code for sm_90, compiled by Triton 3.6 without flushing subnormals: a kernel with the
-operation, less the same kernel without it. An operation that is not in the tables counts as one instruction, an
-elementary function of `libdevice` as the average of these.
+operation, less the same kernel without it. Those of operations stand in their rows (`weft.fn.operations`).
 """
 
 from __future__ import annotations
@@ -11,22 +10,13 @@ import torch
 from torch import fx
 
 from weft.fn.graphs import name_of, results_of
-from weft.fn.operations import ELEMENTARY
+from weft.fn.operations import MANY, OPERATIONS
 from weft.fn.triton.emit import half_nodes
 from weft.fn.writer import HALF_TYPES, computing
 
-_ELEMENTARY = 20.0
-_SINGLE = {"exp": 8.0, "exp2": 4.0, "div": 9.0, "reciprocal": 8.0, "sqrt": 8.0, "rsqrt": 3.0}
-_BY_PRECISION = {  # rounded to half precision at once, and not
-    "elu": (6.0, 9.0),
-    "expm1": (6.0, 15.0),
-    "gelu": (10.5, 14.0),
-    "sigmoid": (4.0, 13.0),
-    "tanh": (10.0, 14.0),
-}
-_FREE = frozenset({"full_like", "scalar_tensor", "copy", "alias", "view"})
 _TO_SINGLE, _FROM_SINGLE = 1.0, 0.5  # conversions of half precision; two elements are rounded at a time
 _SELECTION_IN_HALF, _ELU_IN_HALF = 0.5, 5.0  # without conversion, two elements to a register
+_GELU_BY_TANH = 7.0
 _SCALED = 2.0  # more than an ELU takes without factors
 
 
@@ -52,18 +42,12 @@ def _of_half(node: fx.Node, in_half: set[fx.Node]) -> float:
 
 
 def _of(node: fx.Node) -> float:
-    name = name_of(node)
-    if name in _FREE:
-        return 0.0
-    if computing(node.meta["dtype"]) is torch.float32:
-        half = node.meta["dtype"] in HALF_TYPES
-        if name == "gelu" and node.kwargs.get("approximate") == "tanh":
-            return 7.0
-        if name in _BY_PRECISION:
-            scaled = name == "elu" and any(factor != 1 for factor in node.args[1:])
-            return _BY_PRECISION[name][0 if half else 1] + (_SCALED if scaled else 0.0)
-    return _SINGLE.get(name, _ELEMENTARY if name in ELEMENTARY else 1.0)
-
-
-def _name(node: fx.Node) -> str:
-    return node.target._schema.name.removeprefix("aten::")  # type: ignore[union-attr]
+    slots = OPERATIONS[name_of(node)].slots
+    if isinstance(slots, float):
+        return slots
+    if computing(node.meta["dtype"]) is not torch.float32:
+        return MANY
+    if node.kwargs.get("approximate") == "tanh":
+        return _GELU_BY_TANH
+    scaled = name_of(node) == "elu" and any(factor != 1 for factor in node.args[1:])
+    return slots[0 if node.meta["dtype"] in HALF_TYPES else 1] + (_SCALED if scaled else 0.0)
