@@ -8,7 +8,7 @@ from weft.fn.operations import OPERATIONS
 from weft.fn.pointwise import RecordedFunction
 
 LACKS = {
-    "numba": {"erfinv", "nextafter"},  # neither NumPy nor C has them
+    "numba": {"erfinv", "nextafter"},  # on the CPU torch runs them
     "triton": {"real", "imag", "conj_physical"},  # complex values are pairs of real ones there
     "cuda": {"real", "imag", "conj_physical"},
 }

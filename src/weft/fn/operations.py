@@ -376,7 +376,7 @@ OPERATIONS: dict[str, Operation] = {
     "conj_physical": Operation(None, None, lambda w, t, x: w.operand(x, t) + ".conjugate()" * t.is_complex),
 }  # fmt: skip
 OPERATIONS["sgn"] = OPERATIONS["sign"]
-for _name in ("erfinv", "nextafter"):  # which neither NumPy nor Python's own library has
+for _name in ("erfinv", "nextafter"):  # torch's operations run them on the CPU
     OPERATIONS[_name] = OPERATIONS[_name]._replace(numba=None)
 
 

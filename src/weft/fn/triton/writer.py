@@ -39,6 +39,7 @@ class TritonWriter(Writer):
         self.values[node] = value
 
     def computes(self, node: fx.Node) -> torch.dtype:
+        """The type that an operation computes in; from here on lines name the operation."""
         self.remark = f"  # {str(node.target).rpartition('.')[0]}"
         return node.meta["dtype"] if node in self._in_half else super().computes(node)
 
