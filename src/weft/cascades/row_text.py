@@ -76,17 +76,6 @@ class Place(NamedTuple):
     which: Any = None
 
 
-class _Lines(NumbaWriter):
-    """The writer of a row: `body` has its lines, and the loops among them."""
-
-    def __init__(self) -> None:
-        super().__init__(parameters=True)
-        self.body: list[str] = []
-
-    def _line(self, text: str) -> None:
-        self.body.append(text)
-
-
 class RowText:
     """The source of a stage's sweeps. `outer`: S is no sum, and multiplied here."""
 
@@ -96,9 +85,9 @@ class RowText:
         self._reduced = {each.node for sweep in sweeps.sweeps for each in sweep.reductions}
         self.s, self.wide = between.inputs[0], set(sweeps.columns)
         self.dtype: torch.dtype = self.s.meta["dtype"]
-        self.writer = _Lines()
+        self.writer = NumbaWriter(parameters=True)
         self.places: list[Place] = []
-        self._body = self.writer.body
+        self._body = self.writer.lines
         self._rooms = 0
         self._known: dict[fx.Node, Held] = {}  # one for each row
         self._kept: dict[fx.Node, tuple[str, torch.dtype]] = {}  # where a row of it lies, and in which type
