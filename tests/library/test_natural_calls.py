@@ -22,7 +22,7 @@ def operands(terms: str, extent: int) -> list[torch.Tensor]:
     return [torch.randn([extent] * len(term), generator=generator) for term in terms.split(",")]
 
 
-@pytest.mark.parametrize("extent", [1, 4, 7])
+@pytest.mark.parametrize("extent", [0, 1, 4, 7])
 @pytest.mark.parametrize("equation", PRODUCTS)
 def test_products(equation: str, extent: int) -> None:
     a, b = operands(equation.partition("->")[0], extent)
@@ -36,7 +36,7 @@ def test_products(equation: str, extent: int) -> None:
         assert torch.equal(weft.contract(equation, a, b, out=out, specialize="library"), found)
 
 
-@pytest.mark.parametrize("extent", [1, 4])
+@pytest.mark.parametrize("extent", [0, 1, 4])
 @pytest.mark.parametrize("equation", [each for each in PRODUCTS if "n" in each.partition("->")[2]])
 def test_a_bias(equation: str, extent: int) -> None:
     """Along the last mode of D, and along the one before."""
@@ -56,7 +56,7 @@ def test_a_bias(equation: str, extent: int) -> None:
 
 
 @pytest.mark.parametrize("turned", [False, True])
-@pytest.mark.parametrize("extent", [1, 4])
+@pytest.mark.parametrize("extent", [0, 1, 4])
 @pytest.mark.parametrize("equation", SUMS)
 def test_sums_of_one_operand(equation: str, extent: int, turned: bool) -> None:
     (x,) = operands(equation.partition("->")[0], extent)

@@ -169,17 +169,16 @@ def natural_call(layouts: Sequence[Layout | None], views: Sequence[View | None])
 
 def summed_dims(a: Layout, d: Layout, frame: Frame) -> tuple[int, ...] | None:
     """The dimensions of A that are summed, where the others are D's in their order; None where some are not."""
+    if any(extent < 2 for extent in a.shape):
+        return None
     found, kept = [], []
     for at, (extent, stride) in enumerate(zip(a.shape, a.strides, strict=True)):
         of = [
             mode.strides[D] * (stride // step)
             for mode in frame.modes
-            if (step := mode.strides[A])
-            and stride
-            and stride % step == 0
-            and mode.extent % (stride // step * extent) == 0
+            if (step := mode.strides[A]) and stride and not (stride % step or mode.extent % (stride // step * extent))
         ]
-        if extent == 1 or len(of) != 1:
+        if len(of) != 1:
             return None
         if of[0]:
             kept.append((extent, of[0]))
