@@ -20,8 +20,7 @@ if TYPE_CHECKING or not _only_tells():  # what imports torch
     from weft.api.transpose import transpose_
     from weft.api.warm import warm
     from weft.base.log import start as _start_log
-    from weft.cascades import reduced as _reduced  # noqa: F401  # which takes the calls of contract with reductions
-    from weft.cascades import third as _third  # noqa: F401  # which takes sums of three that a kernel makes
+    from weft.cascades import reduced as _reduced  # noqa: F401  # which takes calls with reductions, and sums of three
     from weft.cascades.public import cascade, plan_cascade
     from weft.compiled import calls as _calls  # noqa: F401  # torch's operations; the name is for nothing else
     from weft.errors import (

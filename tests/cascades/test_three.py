@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import weft
-from weft.cascades.third import met, plan_of
+from weft.cascades.reduced import met, plan_of
 from weft.spec import parse
 
 EXTENTS = {"g": 37, "i": 11, "j": 13, "b": 3, "h": 5}

@@ -11,13 +11,12 @@ from torch import Tensor, fx
 
 from weft.base.cached import cached_property
 from weft.cascades.between import Between
-from weft.cascades.evaluate import recipe_of, run_whole
+from weft.cascades.evaluate import State, recipe_of, run_whole
 from weft.cascades.frame import Box, Frame, size_of
 from weft.cascades.masks import kept
 from weft.cascades.program import Program, Stage, Tensors, Values
 from weft.cascades.rows import LIMIT as ROWS_LIMIT
 from weft.cascades.rows import MOST_BOXES, StageRows
-from weft.cascades.states import State
 from weft.cascades.sweeps import NotInRows
 from weft.cpu import jit
 from weft.errors import UnsupportedError

@@ -11,7 +11,7 @@ from torch import Tensor, fx
 from weft.base.arrays import grad_mode, without_autocast
 from weft.base.batched import each_of_batch
 from weft.cascades.backward import gradients
-from weft.cascades.program import FINISHED, PRODUCT, Program, Tensors, Values
+from weft.cascades.program import FINISHED, PRODUCT, Program, Values
 from weft.cascades.transforms import gradients_of, refuse_tangents
 
 #: What makes a result a view: torch refuses to write to those that a function returns, or that autograd has not seen.
@@ -73,8 +73,7 @@ class _Run:
         values = None if self._launch is None else self._by_kernel(given, needs)
         if values is None:
             self._launch = None
-            tensors, operands = plan.arranged(given, None)
-            values = plan.blocks.run(_three(tensors), _given(plan, operands), plan.serving(grads))
+            values = plan.blocks.run(*plan.apart(*plan.arranged(given, None)), plan.serving(grads))
         between = plan.program.between
         nodes = [node for node in values if node not in between.inputs and node not in between.elementwise]
         if plan.program.factor is None and plan.frame.algebra is None:  # the gradient is that of the sum
@@ -88,11 +87,11 @@ class _Run:
     def _by_kernel(self, given: Sequence[Tensor], needs: Sequence[bool]) -> Values | None:
         """Values that the kernel finds; None where it cannot be made."""
         plan = self.plan
-        tensors, operands = plan.arranged(given, self._launch)
+        tensors, beside = plan.apart(*plan.arranged(given, self._launch))
         wanted = _wanted(plan, needs[plan.count :])
         by_blocks = plan.backward is None or not plan.backward.makes(plan.backward.behind(wanted))
         try:
-            found: Values = self._launch(_three(tensors), _given(plan, operands), raw=any(needs) and by_blocks)
+            found: Values = self._launch(tensors, beside, raw=any(needs) and by_blocks)
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # of the compiler, which knows no one class of them
@@ -120,15 +119,16 @@ class _Run:
         grads: Sequence[Tensor | None], needs: Sequence[bool],
     ) -> list[Tensor | None]:  # fmt: skip
         """Gradients of arranged tensors and operands."""
-        plan, (a, b, c), count = self.plan, _three(tensors), len(tensors)
+        plan, count, kind = self.plan, len(tensors), tensors[0].dtype
         grads = plan.results.along_s(grads)
-        values = _given(plan, operands)
+        read, beside = plan.apart(tensors, operands)
+        values = dict(beside)
         values.update(zip(self._nodes, states, strict=True))
         for node in self._d:
             (values[node],) = plan.results.along_s(d)
         launch = None if self._launch is None else plan.backward
         if launch is not None and plan.alone and not any(needs[count:]):
-            made = launch.alone((a, b, c), tuple(needs[:count]), launch.ready(grads[0]), values.get(FINISHED), values)
+            made = launch.alone(read, tuple(needs[:count]), launch.ready(grads[0]), values.get(FINISHED), values)
             made.run()
             own = launch.as_they_lie(made.found, [each.shape for each in tensors], needs[:count])
             return [*own, *(None for _ in operands)]
@@ -137,21 +137,15 @@ class _Run:
             if grad is not None:
                 cotangents[node] = cotangents[node] + grad if node in cotangents else grad
         if self._launch is not None and _selects(plan.program):  # blocks, made again, equal what blocks select
-            values = plan.blocks.run((a, b, c), _given(plan, operands))
+            values = plan.blocks.run(read, beside)
         wanted = _wanted(plan, needs[count:])
-        found = gradients(plan.blocks, (a, b, c), (*needs[:count], False)[:3], values, cotangents, launch, wanted)
-        own = [None if each is None else each.to(a.dtype) for each in found.sums[:count]]
+        found = gradients(plan.blocks, read, (*needs[:count], False)[:3], values, cotangents, launch, wanted)
+        own = [None if each is None else each.to(kind) for each in found.sums[:count]]
         places = plan.program.between.inputs[1 : 1 + len(operands)]
         return [*own, *(
             found.of_nodes.get(node, torch.zeros_like(each)).to(each.dtype) if need else None
             for node, each, need in zip(places, operands, needs[count:], strict=True)
         )]  # fmt: skip
-
-
-def _three(tensors: Sequence[Tensor]) -> Tensors:
-    """A, B and C, distinct objects also where they are one tensor."""
-    a, b, *c = (each.view_as(each) for each in tensors)
-    return a, b, c[0] if c else None
 
 
 def _selects(program: Program) -> bool:
@@ -163,11 +157,6 @@ def _wanted(plan: Any, needs: Sequence[bool]) -> list[fx.Node]:
     """The operands whose gradients are wanted."""
     places = plan.program.between.inputs[1:]
     return [node for node, need in zip(places, needs, strict=False) if need]
-
-
-def _given(plan: Any, operands: Sequence[Tensor]) -> Values:
-    places = plan.program.between.inputs[1:]
-    return dict(zip(places, (*(each.detach() for each in operands), *plan.coordinates), strict=True))
 
 
 def _nodes(plan: Any) -> list[fx.Node]:

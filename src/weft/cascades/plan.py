@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor
 from torch.autograd import forward_ad
 
 from weft.autograd.graphs import Program as TorchProgram
@@ -29,7 +29,7 @@ from weft.cascades.frame import Frame, frame_of, size_of
 from weft.cascades.launch import CascadeLaunch
 from weft.cascades.notation import CascadeNotation
 from weft.cascades.product import BlockProducts, SecondAlgebra, apart, as_it_lies
-from weft.cascades.program import Program, Stage, program_of
+from weft.cascades.program import Program, Stage, Tensors, Values, program_of
 from weft.cascades.repeated import Again, Repeated, Written
 from weft.cascades.rows import StageRows
 from weft.cascades.serving import Loops, Takeover, is_hopper, tiles_for
@@ -307,6 +307,12 @@ class CascadePlan:
             made[0], made[1] = made[1], made[0]
         return [self._as_read(made[at], at, launch) for at in range(self.count)], made[self.count :]
 
+    def apart(self, tensors: Sequence[Tensor], operands: Sequence[Tensor]) -> tuple[Tensors, Values]:
+        """Arranged A, B and C, three objects also where they are one; operands and coordinates by their nodes."""
+        a, b, c = (*(each.view_as(each) for each in tensors), None)[:3]
+        beside = (*(each.detach() for each in operands), *self.coordinates)
+        return (a, b, c), dict(zip(self.between.inputs[1:], beside, strict=True))  # type: ignore[return-value]
+
     @cached_property
     def _laid(self) -> tuple[list[Any], list[Any]]:
         """Labels and shapes of A, B and C, and of operands."""
@@ -326,14 +332,12 @@ class CascadePlan:
         without = [_without_memory(each) for each in given]
 
         def prepare() -> tuple[Any, Any]:
-            kernel, between = self.kernel, self.between
+            kernel = self.kernel
             assert kernel is not None
-            ready, operands = self.arranged(without, kernel)
-            a, b, c = (*ready, None)[:3]
-            values: dict[fx.Node, Tensor] = dict(zip(between.inputs[1:], (*operands, *self.coordinates), strict=True))
-            kernel.launches((a, b, c), values, False).run()  # type: ignore[arg-type]
+            tensors, values = self.apart(*self.arranged(without, kernel))
+            kernel.launches(tensors, values, False).run()
             if grads and self.backward is not None:
-                self.backward.prepare((a, b, c), values, self.alone)  # type: ignore[arg-type]
+                self.backward.prepare(tensors, values, self.alone)
             return kernel.tile, kernel
 
         return prepare

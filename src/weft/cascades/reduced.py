@@ -1,15 +1,21 @@
-"""Reductions of a result: further, smaller ones beside D, of contractions, sums of many, permutations and groups.
+"""Calls of others that a cascade of one contraction makes: reductions of a result, and sums of three tensors.
 
     D, found = weft.contract("mk,kn->mn", x, w, reduce={"peak": ("m", "max"), "norm": ("m", "sum", torch.square)})
 
-D is made as without them, and read once more, by blocks, for all of them together. Where D itself is not wanted a
-cascade of one contraction makes them without it.
+D is made as without them, and read once more, by blocks, for all of its further, smaller results together: of
+contractions, sums of many, permutations and groups. Where D itself is not wanted a cascade makes them without it.
+
+    ig,ij,jg->g:    S[g, j] = sum over i of A[i, g] B[i, j],    D[g] = sum over j of S[g, j] C[j, g]
+
+Of three tensors two are contracted to all the labels of the third, which meets their product element by element; the
+labels of one of the two that are not in D are summed. A kernel makes that in one pass, as `einsum` has it on a GPU.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -21,13 +27,21 @@ from weft.api.lookup import read_notation
 from weft.base.arrays import as_tensor, like_each
 from weft.base.describe import describe_call
 from weft.base.dispatch import outside_graphs, taken_by
-from weft.cascades.public import cascade
-from weft.errors import ArgumentError, DTypeError, FunctionError, NotationError, UnsupportedError, call_context
+from weft.cascades.public import cascade, plan_cascade
+from weft.errors import (
+    ArgumentError,
+    DTypeError,
+    FunctionError,
+    NotationError,
+    UnsupportedError,
+    WeftError,
+    call_context,
+)
 from weft.fn import reductions
 from weft.fn.binding import parameters
 from weft.fn.fingerprint import standing_for
 from weft.planner.options import read_indices, read_operands
-from weft.spec import Label
+from weft.spec import Label, Notation
 from weft.spec.aux_operands import read_modes
 from weft.spec.dtypes import dtype_name
 from weft.spec.notation import expand, label_text, term_text
@@ -189,3 +203,77 @@ def _read(reduce: Any) -> list[Reduction]:
 taken_by("reductions", Reductions)
 taken_by("reduced contraction", contracted)
 taken_by("reduced sum", summed)
+
+
+_TYPES = (torch.float32, torch.float64)
+
+
+class Met(NamedTuple):
+    """The two tensors that are contracted and the third, by place; labels of their product, and those summed of it."""
+
+    first: int
+    second: int
+    third: int
+    product: tuple[Label, ...]
+    summed: tuple[str, ...]
+
+
+@lru_cache(maxsize=512)
+def met(notation: Notation) -> Met | None:
+    """How a sum of three is one contraction that meets a third; None where it is not."""
+    terms = notation.inputs
+    if len(terms) != 3 or any(len(set(term)) < len(term) or ... in term for term in (*terms, notation.output)):
+        return None
+    kept = set(notation.output)
+    for first, second, third in ((0, 1, 2), (0, 2, 1), (1, 2, 0)):
+        a, b, c = (set(terms[at]) for at in (first, second, third))
+        between, summed = (a & b) - c - kept, c - kept
+        alone = summed == a - b or summed == b - a
+        if between and summed and alone and c == (a | b) - between and kept < c:
+            product = (*notation.output, *(label for label in terms[third] if label in summed))
+            return Met(first, second, third, product, tuple(map(str, product[len(kept) :])))
+    return None
+
+
+def met_by_kernel(
+    notation: Notation, tensors: Sequence[torch.Tensor], precision: Any
+) -> Callable[..., torch.Tensor] | None:
+    """The sum of these tensors by a kernel; None where none is faster than two contractions."""
+    dtype, device = tensors[0].dtype, tensors[0].device
+    how = met(notation) if device.type == "cuda" and dtype in _TYPES else None
+    if how is None or any(each.dtype != dtype or each.device != device for each in tensors):
+        return None
+    from weft.cascades.serving import is_quick  # with what runs cascades: with the first call, not with weft
+
+    try:
+        plan = plan_of(how, notation, tensors, precision=precision, specialize="auto")
+    except WeftError:  # extents that do not agree, say: einsum's own words are about its equation
+        return None
+    if plan.kernel is None or not is_quick(plan.frame, plan.kernel.tile):
+        return None
+
+    def summed(*each: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = plan.run((each[how.first], each[how.second]), {"other": each[how.third]})
+        return found
+
+    return summed
+
+
+def plan_of(how: Met, notation: Notation, tensors: Sequence[torch.Tensor], **keywords: Any) -> Any:
+    """The cascade of these tensors."""
+    a, b, c = (notation.inputs[at] for at in how[:3])
+    return plan_cascade(
+        (a, b, how.product), tensors[how.first], tensors[how.second], between=_summed_with(how.summed),
+        operands={"other": (c, tensors[how.third])}, **keywords,
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=512)
+def _summed_with(modes: tuple[str, ...]) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    def summed(product: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        return reductions.sum(product * other, modes)
+
+    return summed
+
+
+taken_by("sum of three", met_by_kernel)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor
 
 from weft.autograd.graphs import Program
 from weft.base.kept import keep_if_captured
@@ -57,11 +57,10 @@ class Repeated:
             return None
         if any(len(set(term)) < len(term) for term in plan.notation.terms):
             return None
-        values = dict(zip(plan.between.inputs[1:], (*operands, *plan.coordinates), strict=True))
-        a, b, c = (each.view_as(each) for each in ready)  # three, also where they are one tensor
-        calls, room, found, _ = plan.launch.launches((a, b, c), values, False)
+        own, values = plan.apart(ready, operands)
+        calls, room, found, _ = plan.launch.launches(own, values, False)
         results = found if grads else found[:1]
-        tensors = [*((a, b, c)[at] for at in places), *operands]
+        tensors = [*(own[at] for at in places), *[*values.values()][: len(operands)]]
         forward = Replay(calls, tensors, results, [*found[len(results) :], *room])
         return cls(plan, forward, [each.shape for each in ready], grads)
 
@@ -108,13 +107,12 @@ class Repeated:
         """Gradients by launches that are made here, and kept."""
         plan, launch = self.plan, self.plan.backward
         ready, operands = plan.arranged(tensors, plan.kernel)
-        a, b, c = (each.view_as(each) for each in ready)  # three, also where they are one tensor
-        values: dict[fx.Node, Tensor] = dict(zip(plan.between.inputs[1:], (*operands, *plan.coordinates), strict=True))
+        own, values = plan.apart(ready, operands)
+        beside = [*values.values()][: len(operands)]
         sums = (target.gives for target in launch.functions.sums)
         values.update(zip((*launch.functions.stage.peaks, *sums), found[1:], strict=True))
-        made = launch.alone((a, b, c), needs, grad, found[0], values)
-        given = [(a, b, c)[at] for at in self._places]
-        tensors = [*given, *operands, *found, grad]
+        made = launch.alone(own, needs, grad, found[0], values)
+        tensors = [*(own[at] for at in self._places), *beside, *found, grad]
         self._replays[needs] = Replay(made.calls, tensors, made.found, made.room, zeroed=True)
         return made.found
 

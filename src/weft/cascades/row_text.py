@@ -13,10 +13,10 @@ import torch
 from torch import fx
 
 from weft.cascades.between import Between
+from weft.cascades.evaluate import stored_type
 from weft.cascades.frame import Frame
 from weft.cascades.lowering import PEAK
 from weft.cascades.program import Target
-from weft.cascades.states import stored_type
 from weft.cascades.sweeps import NotInRows, Sweep, Sweeps
 from weft.cpu import row_call
 from weft.cpu.gett.stages import HEAD, memory_functions
