@@ -141,6 +141,11 @@ class KernelArguments:
         return found
 
 
+def flat(outer: Sequence[Outer], count: int = 3) -> list[int]:
+    """The first numbers of all labels of the batch, of A, B and C in order."""
+    return [part for each in outer for label in each for part in label[:count]]
+
+
 class Call(NamedTuple):
     """A kernel, its grid, its arguments in order, and constants and options by name."""
 
@@ -170,6 +175,11 @@ class Launches(NamedTuple):
         for call in self.calls:
             call()
         return self.found
+
+
+def term_map(terms: Tensor, sides: tuple[int, int], tile: tuple[int, int]) -> Any:
+    """A tensor map of the terms of a matrix of some rows and columns, (terms, rows, columns), for a kernel in Gluon."""
+    return tensor_map(terms, [(1, terms.shape[0], terms.stride(0))], sides, terms.shape[2], tile, laid=True)
 
 
 def tensor_map(

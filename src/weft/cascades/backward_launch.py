@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, fx
 
 from weft.base.kept import keep_if_captured
-from weft.cascades.arguments import BYTES, Call, KernelArguments, Launches, Outer, tensor_map
+from weft.cascades.arguments import BYTES, Call, KernelArguments, Launches, Outer, flat, tensor_map, term_map
 from weft.cascades.backward_kernel import ROUNDED, BackwardForm, KnownForm, backward_text, known_text
 from weft.cascades.frame import Frame, size_of
 from weft.cascades.hopper import GROUPS, ROWS, STAGES, WARPS, namespace
@@ -119,24 +119,21 @@ class _Kernel:
             numbers = [*numbers[:-1], steps[4]]
         elif self.tile.hopper:
             tensors[:4] = self._maps(given, outer, steps)
-            numbers += [part for each in outer for label in each for part in label[:2]]
+            numbers += flat(outer, 2)
         else:
-            numbers += [*steps, *(part for each in outer for label in each for part in label)]
+            numbers += [*steps, *flat(outer)]
         keep_if_captured(self.arguments.frame.device, *self._tables)
         grid = (self.arguments.sizes[0] * self._tiles,)
         return Call(self.kernel, grid, (*tensors, *self._tables, *numbers, *places), self.constants)
 
     def _term_maps(self, given: Sequence[Any]) -> list[Any]:
         """Tensor maps of the terms of what stays, and of what moves."""
-        sides = list(zip(given[:2], self.arguments.sizes[1:3], strict=True))
-        made = []
-        tiles = (ROWS, self.constants["BN"])
-        for (tensor, rows), of_tile in zip(sides[::-1] if self.columns else sides, tiles, strict=True):
-            terms, _ = terms_of(tensor, rows, self.tile.terms)
-            shape, block = (rows, self.arguments.sizes[3]), (of_tile, self.constants["BK"])
-            outer = [(1, self.tile.terms, terms.stride(0))]
-            made.append(tensor_map(terms, outer, shape, terms.shape[2], block, laid=True))
-        return made
+        _, m, n, k, _ = self.arguments.sizes
+        sides = ((given[1], n), (given[0], m)) if self.columns else ((given[0], m), (given[1], n))
+        return [
+            term_map(terms_of(tensor, rows, self.tile.terms)[0], (rows, k), (tile, self.constants["BK"]))
+            for (tensor, rows), tile in zip(sides, (ROWS, self.constants["BN"]), strict=True)
+        ]
 
     def _maps(self, given: Sequence[Any], outer: Sequence[Outer], steps: Sequence[int]) -> list[Any]:
         """Tensor maps of A, B, C and dD; a consumer has half of the tiles of B and C."""

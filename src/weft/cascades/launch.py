@@ -15,7 +15,7 @@ from torch import Tensor, fx
 
 from weft.base.cached import cached_property
 from weft.base.kept import keep_if_captured
-from weft.cascades.arguments import BYTES, Call, KernelArguments, Launches, Outer, tensor_map
+from weft.cascades.arguments import BYTES, Call, KernelArguments, Launches, Outer, flat, tensor_map, term_map
 from weft.cascades.evaluate import run_whole
 from weft.cascades.frame import Frame
 from weft.cascades.hopper import ROWS, hopper_text, namespace
@@ -141,11 +141,7 @@ class CascadeLaunch:
             operands, steps = (left, right, c), (left.shape[2], 1, right.shape[2], 1, *steps[4:])
             numbers = [alpha * (factor * other), batch, m, n]
             if tile.hopper:
-                each = ((left, m, ROWS), (right, n, tile.n))
-                maps = [
-                    tensor_map(x, [(1, tile.terms, x.stride(0))], (rows, k), x.shape[2], (of_tile, tile.k), laid=True)
-                    for x, rows, of_tile in each
-                ]
+                maps = term_map(left, (m, k), (ROWS, tile.k)), term_map(right, (n, k), (tile.n, tile.k))
                 return (*maps, c), [*numbers, steps[4]]
         else:
             numbers = [alpha, batch, m, n]
@@ -153,12 +149,11 @@ class CascadeLaunch:
             sides = ((m, k), (n, k), (n, e))
             tiles = ((ROWS, tile.k), (tile.n, tile.k), (tile.n, tile.e))
             inner = zip(operands, outer, sides, steps[::2], tiles, strict=True)
-            maps = [tensor_map(*each, laid=True) for each in inner]
-            return tuple(maps), [*numbers, e, *(part for each in outer for label in each for part in label[:2])]
+            return tuple(tensor_map(*each, laid=True) for each in inner), [*numbers, e, *flat(outer, 2)]
         if self._maps(outer):
             of_a = tensor_map(a, [], (m, k), steps[0], (tile.m, tile.k), laid=False)
             operands = (of_a, tensor_map(b, [], (n, k), steps[2], (tile.n, tile.k), laid=False), c)
-        return operands, [*numbers, k, e, *steps, *(part for each in outer for label in each for part in label)]
+        return operands, [*numbers, k, e, *steps, *flat(outer)]
 
     @cached_property
     def _table(self) -> Tensor:

@@ -16,7 +16,7 @@ from weft.autograd.graphs import Program as TorchProgram
 from weft.autograd.handed import serves
 from weft.base.arrays import as_tensor, is_transforming, returned, source_of, without_autocast
 from weft.base.cached import cached_property
-from weft.base.dispatch import is_traced, outside_graphs
+from weft.base.dispatch import as_operation, is_traced, outside_graphs
 from weft.base.forks import computing
 from weft.base.kept import keep_if_captured
 from weft.base.log import warn
@@ -58,7 +58,6 @@ class CascadePlan:
     Made by `weft.plan_cascade`; `planned` makes one of other tensors.
     """
 
-    call: Callable[[Sequence[Any], Mapping[str, Any]], Any] | None = None  # by `cascade`, for tracing
     _watched: Watched[Any] | None = None  # the function, which may compute something else while the plan is kept
     _traced: Any = None  # what it computed when the plan was made
 
@@ -185,10 +184,10 @@ class CascadePlan:
 
     # -- a call ----------------------------------------------------------------------------------------------------
 
-    def followed(self, function: Any, call: Callable[[Sequence[Any], Mapping[str, Any]], Any]) -> CascadePlan:
+    def followed(self, function: Any) -> CascadePlan:
         """The plan for a caller whose function may compute something else by the time of a call."""
         found = copy(self)
-        found._function, found.call, found._calls = function, call, Calls(_KNOWN_CALLS)
+        found._function, found._calls = function, Calls(_KNOWN_CALLS)
         if function is not None:
             trace = partial(recorded, function, self.types.accumulate, self.said.given)
             found._watched = Watched((function,), trace)
@@ -206,8 +205,6 @@ class CascadePlan:
         known, place = (None, None) if words is None else self._calls.find(words, given)
         if known is not None and (found := known.run(given)) is not None:
             return found
-        if self.call is not None and is_traced(tensors):
-            return self.call(tensors, operands or {})
         with call_context(lambda: f"CascadePlan({self.notation})"):
             if operands is not None and not isinstance(operands, Mapping):
                 raise ArgumentError(f"operands is a mapping from names to tensors, not {type(operands).__name__}")
@@ -216,7 +213,10 @@ class CascadePlan:
                 name: as_tensor(f"operand '{name}'", each).resolve_neg() for name, each in (operands or {}).items()
             }
             self.said.check(read, named)
-            plan = self._now((*read, *[named[name] for name in self.said.operands]))
+            every = (*read, *[named[name] for name in self.said.operands])
+            plan = self._now(every)
+            if is_traced(every):
+                return plan._packed(as_operation("planned cascade")(plan, every))
             return plan.answer(read, named, self._calls, place, given)
 
     def answer(

@@ -107,17 +107,8 @@ def plan_cascade(equation: Equation, a: Any, b: Any, c: Any = None, **keywords: 
     True
     """
     given = (a, b) if c is None else (a, b, c)
-
-    def called(tensors: Sequence[Any], operands: Mapping[str, Any]) -> Any:
-        read = {name: as_tensor(f"operand '{name}'", each) for name, each in operands.items()}
-        found.said.check([as_tensor(name, each) for name, each in zip("abcd", tensors, strict=False)], read)
-        named = {name: (modes, operands[name]) for name, (modes, _, _) in found.said.operands.items()}
-        return cascade(equation, *tensors, **words, operands=named or None)
-
-    words = {name: value for name, value in keywords.items() if name != "operands"}
     with call_context(lambda: describe_many("plan_cascade", equation, given)):
-        found = _planned("plan_cascade", equation, given, keywords)[0].followed(keywords.get("between"), called)
-    return found
+        return _planned("plan_cascade", equation, given, keywords)[0].followed(keywords.get("between"))
 
 
 def _words(equation: Any, keywords: Mapping[str, Any]) -> tuple[Any, Sequence[Any]]:
