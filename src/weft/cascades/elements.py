@@ -12,7 +12,7 @@ from torch import Tensor, fx
 from weft.base.cached import cached_property
 from weft.cascades.frame import Frame
 from weft.cascades.lowering import number_of
-from weft.cascades.program import Program
+from weft.cascades.program import Program, Target
 from weft.cascades.step import PeakText, SumText
 from weft.fn.body import deciding
 from weft.fn.derivative import pull, recorded
@@ -68,25 +68,29 @@ class ElementFunctions:
 
     def pull(self, settled: Collection[fx.Node] = (), wanted: Sequence[int] = ()) -> Pointwise:
         """The value that meets C, and dS: of what `rest` takes and of gradients of that value and of sums."""
-        s = self.between.inputs[0]
-        targets = [target.node for target in (*self.sums, *self.meets)]
-        rest = self.between.function(targets, (s, *self.inputs, *self.stage.peaks), settled)
-        wide = self.frame.products.accumulate
-        count, grads = len(rest.inputs), [f"grad{at}" for at in range(len(targets))]
-        inputs = dict(zip((f"x{at}" for at in range(count)), rest.dtypes, strict=True))
+        given = (self.between.inputs[0], *self.inputs, *self.stage.peaks)
+        rest = self.between.function([target.node for target in (*self.sums, *self.meets)], given, settled)
+        made = self._pulled(rest, len(rest.results), (0, *(1 + at for at in wanted)), self.meets)
+        return _over_weights(made.graph, 1 + len(self.inputs), [each.weighs for each in self.peaks])
+
+    def _pulled(
+        self, function: RecordedFunction, count: int, places: Sequence[int], meets: Sequence[Target] = ()
+    ) -> RecordedFunction:
+        """Gradients of a function's arguments at some places, of those and of `count` gradients; before them the value
+        that `meets` C, whose gradient comes first."""
+        own, wide = len(function.inputs), self.frame.products.accumulate
+        inputs = dict(zip((f"x{at}" for at in range(own)), function.dtypes, strict=True))
 
         def body(values: Mapping[str, Tensor]) -> Sequence[Tensor]:
             tensors = list(values.values())
-            cotangents = [*tensors[count + len(self.meets) :], *tensors[count : count + len(self.meets)]]
-            found, results = pull(rest, tensors[:count], cotangents)
-            of_s = torch.zeros_like(tensors[0]) if found[0] is None else found[0]
-            of_inputs = [found[1 + at] for at in wanted]
-            more = [torch.zeros_like(tensors[0]) if each is None else each for each in of_inputs]
-            return (results[-1], of_s, *more) if self.meets else (of_s, *more)
+            grads = tensors[own:]
+            found, results = pull(function, tensors[:own], [*grads[len(meets) :], *grads[: len(meets)]])
+            every = [torch.zeros_like(tensors[0]) if each is None else each for each in found]
+            return (*(results[-1] for _ in meets), *(every[at] for at in places))
 
-        made = recorded(body, {**inputs, **dict.fromkeys(grads, wide)}, "between")
+        made = recorded(body, {**inputs, **dict.fromkeys((f"grad{at}" for at in range(count)), wide)}, "between")
         assert isinstance(made, RecordedFunction)
-        return _over_weights(made.graph, 1 + len(self.inputs), [each.weighs for each in self.peaks])
+        return made
 
     @cached_property
     def factor(self) -> RecordedFunction | None:
@@ -106,20 +110,9 @@ class ElementFunctions:
     @cached_property
     def of_sums(self) -> RecordedFunction:
         """The gradient of each sum, of what `factor` takes and of the factor's gradient."""
-        factor = self.factor
-        assert factor is not None
-        count, sums = len(factor.inputs), len(self.sums)
-
-        def body(values: Mapping[str, Tensor]) -> Sequence[Tensor]:
-            *tensors, grad = values.values()
-            found, _ = pull(factor, tensors, [grad])
-            pairs = zip(found[count - sums :], tensors[count - sums :], strict=True)
-            return tuple(torch.zeros_like(tensor) if each is None else each for each, tensor in pairs)
-
-        inputs = dict(zip((f"x{at}" for at in range(count)), factor.dtypes, strict=True))
-        made = recorded(body, {**inputs, "grad": self.frame.products.accumulate}, "between")
-        assert isinstance(made, RecordedFunction)
-        return made
+        assert self.factor is not None
+        count = len(self.factor.inputs)
+        return self._pulled(self.factor, 1, range(count - len(self.sums), count))
 
     @cached_property
     def folds(self) -> bool:

@@ -32,7 +32,7 @@ from weft.cascades.product import BlockProducts, SecondAlgebra, apart, as_it_lie
 from weft.cascades.program import Program, Stage, Tensors, Values, program_of
 from weft.cascades.repeated import Again, Repeated, Written
 from weft.cascades.rows import StageRows
-from weft.cascades.serving import Loops, Takeover, is_hopper, tiles_for
+from weft.cascades.serving import Loops, Takeover, is_hopper, kernel_takes_over, tiles_for
 from weft.cascades.transforms import transformed
 from weft.cascades.whole import Writer
 from weft.engine.calls import Calls
@@ -138,7 +138,7 @@ class CascadePlan:
         if self.kernel is None or at_once or not begins_with_library(self.said.device.type):
             return None
         elements = size_of(self.frame, self.notation.s)
-        return Takeover.of_kernel(target_of("triton", self.said.device), elements)
+        return kernel_takes_over(target_of("triton", self.said.device), elements)
 
     @cached_property
     def kernel(self) -> CascadeLaunch | None:

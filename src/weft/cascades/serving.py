@@ -8,10 +8,9 @@ runs of a program agree bit for bit, and nobody waits.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import replace
-from functools import partial
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -270,20 +269,6 @@ class Takeover:
         self._arrival: Arrival | None = None
         self.serves = False
 
-    @classmethod
-    def of_kernel(cls, target: Target, elements: int) -> Takeover:
-        """A kernel that takes the place of blocks of S, which has so many elements."""
-        seconds = _MARGIN * _SECONDS
-        return cls(target, seconds, 1, 1 + math.ceil(seconds / (elements * PER_ELEMENT)))
-
-    @classmethod
-    def of_loops(cls, target: Target, elements: int, stages: int) -> Takeover:
-        """Loops in so many stages."""
-        ready = _COMPILING * stages
-        tier = Tier(LIBRARY, "loops are compiled for each function")
-        tier = taken_over(tier, 1, elements * _BY_TORCH, SPECIALISED, elements * _BY_ROWS, ready)
-        return cls(target, ready, tier.early, tier.switch_at or math.inf)
-
     def __call__(self, compiled: Callable[[], Any]) -> bool:
         call = next(self._count)
         if self.serves or (self._target.kind != "cpu" and torch.cuda.is_current_stream_capturing()):
@@ -298,13 +283,18 @@ class Takeover:
         return self.serves
 
 
+def kernel_takes_over(target: Target, elements: int) -> Takeover:
+    """A kernel that takes the place of blocks of S, which has so many elements."""
+    seconds = _MARGIN * _SECONDS
+    return Takeover(target, seconds, 1, 1 + math.ceil(seconds / (elements * PER_ELEMENT)))
+
+
 class Loops:
     """The compiled loops of a plan on a CPU; called with each call of it, it says whether they serve."""
 
     def __init__(self, make: Callable[[], Rows], target: Target, elements: int, specialize: str) -> None:
         self._make, self._target, self._elements = make, target, elements
         self._serves, self._calls = False, 0
-        self._takeover: Takeover | None = None
         self._never = specialize in ("never", "library")
         self._at_once = specialize == "now" or not begins_with_library("cpu")
 
@@ -313,21 +303,28 @@ class Loops:
         """The loops of each stage, or why it has none."""
         return self._make()
 
+    @cached_property
+    def _wanted(self) -> list[StageRows]:
+        return [each for each in self.rows.values() if isinstance(each, StageRows)]
+
+    @cached_property
+    def _takeover(self) -> Takeover:
+        """The calls until the loops take over that are not on disk."""
+        ready, tier = _COMPILING * len(self._wanted), Tier(LIBRARY, "loops are compiled for each function")
+        tier = taken_over(tier, 1, self._elements * _BY_TORCH, SPECIALISED, self._elements * _BY_ROWS, ready)
+        return Takeover(self._target, ready, tier.early, tier.switch_at or math.inf)
+
     def __call__(self) -> bool:
         self._calls += 1
         if self._serves or self._never or (self._calls == 1 and not self._at_once):
             return self._serves
-        wanted = [each for each in self.rows.values() if isinstance(each, StageRows)]
-        if self._at_once or all(jit.at_hand(each.text.source) for each in wanted):
-            _compile(wanted)
+        if self._at_once or all(jit.at_hand(each.text.source) for each in self._wanted):
+            self._compile()
             self._serves = True
-            return True
-        if self._takeover is None:
-            self._takeover = Takeover.of_loops(self._target, self._elements, len(wanted))
-        self._serves = self._takeover(partial(_compile, wanted))
+        else:
+            self._serves = self._takeover(self._compile)
         return self._serves
 
-
-def _compile(wanted: Sequence[StageRows]) -> None:
-    for each in wanted:
-        each.compile()
+    def _compile(self) -> None:
+        for each in self._wanted:
+            each.compile()
