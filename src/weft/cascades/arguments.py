@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, fx
 
 from weft.cascades.elements import ElementFunctions
-from weft.cascades.frame import Frame, size_of
-from weft.cascades.product import step_of
+from weft.cascades.frame import Frame, size_of, step_of
 from weft.cascades.program import Program, Values
 from weft.cascades.step import InputText, LabelText, StepForm, words_of
 from weft.cascades.terms import TYPES

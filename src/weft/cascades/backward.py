@@ -15,9 +15,8 @@ from torch import Tensor, fx
 from weft.base.arrays import grad_mode
 from weft.cascades.blocks import Blocks
 from weft.cascades.evaluate import idle_labels
-from weft.cascades.frame import Box, flipped, transposed
+from weft.cascades.frame import Box, flipped, narrowed, transposed
 from weft.cascades.lowering import PEAK
-from weft.cascades.product import narrowed
 from weft.cascades.program import FINISHED, PRODUCT, Stage, Target, Tensors, Values
 from weft.cascades.transforms import gradients_of
 from weft.fn.reductions import is_reduction

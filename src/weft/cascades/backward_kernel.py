@@ -66,7 +66,7 @@ CONSTANTS = ("BM", "BN", "BK", "BE", "FIRST", "FIRST_SETTLED", "PULL", "PULL_SET
 
 def backward_text(form: BackwardForm) -> str:
     """The source of one `@triton.jit` function, named by a digest of itself."""
-    return jit_text(_parameters(form), CONSTANTS, _columns(form) if form.columns else _rows(form))
+    return jit_text(_parameters(form), CONSTANTS, _kernel(form))
 
 
 def _parameters(form: BackwardForm) -> list[str]:
@@ -78,24 +78,6 @@ def _parameters(form: BackwardForm) -> list[str]:
 def vectors(form: StepForm) -> list[str]:
     """Peaks, and gradients of sums, of each row."""
     return [*(f"shift{at}" for at in range(len(form.peaks))), *(f"grad{at}" for at in range(len(form.sums)))]
-
-
-def _beginning(form: BackwardForm) -> list[str]:
-    axis, extent, size = ("n", "N", "BN") if form.columns else ("m", "M", "BM")
-    return [
-        f"tiles = tl.cdiv({extent}, {size})",
-        "tile = tiles - 1 - tl.program_id(0) % tiles" if not form.columns else "tile = tl.program_id(0) % tiles",
-        "batch = (tl.program_id(0) // tiles).to(tl.int64)",
-        f"{axis} = tile * {size} + tl.arange(0, {size})",
-        f"{axis}_in = {axis} < {extent}",
-        "k = tl.arange(0, BK)",
-        "e = tl.arange(0, BE)",
-        *offsets(form.outer),
-        "d += batch * M * E",
-        "stretches += tile * 4",
-        *(f"at{at} = tl.load(stretches + {at})" for at in range(4)),
-        *step.beginning(form.step, form.words),
-    ]
 
 
 def _of_rows(form: BackwardForm) -> list[str]:
@@ -165,36 +147,40 @@ def _pulled(form: BackwardForm, inside: bool) -> list[str]:
     return lines + [f"of_x{at} += tl.sum(dx{at}, 1)" for at in form.wanted]
 
 
-def _rows(form: BackwardForm) -> list[str]:
+def _kernel(form: BackwardForm) -> list[str]:
+    axis, moves = ("n", "m") if form.columns else ("m", "n")
+    extent, size = axis.upper(), f"B{axis.upper()}"
+    of_c = form.columns and form.step.meets
+
     def tile(inside: bool) -> list[str]:
-        return [
-            "n = n0 + tl.arange(0, BN)", "n_in = n < N", *_of_columns(form, ("n_in[:, None]", inside)),
-            *_pulled(form, inside), _ADDED.format("found", "ds", "keys"),
-        ]  # fmt: skip
+        lines = [f"{moves} = {moves}0 + tl.arange(0, B{moves.upper()})", f"{moves}_in = {moves} < {moves.upper()}"]
+        lines += _of_rows(form) if form.columns else _of_columns(form, ("n_in[:, None]", inside))
+        lines += _pulled(form, inside)
+        lines += [_ADDED.format("of_c", "p", "do")] if of_c else []
+        return [*lines, _ADDED.format("found", "ds", "q" if form.columns else "keys")]
 
-    lines = [*_beginning(form), *_of_rows(form), "found = tl.zeros([BM, BK], SUMS)"]
-    lines += [f"of_x{at} = tl.zeros([BM], SUMS)" for at in form.wanted]
-    lines += along(form.stretches, "for n0 in tl.range({}, {}, BN):", tile)
-    lines += [f"tl.store(dx{at}_to + batch * M + m, of_x{at}, mask=m_in)" for at in form.wanted]
-    return [*lines, _stored("da", "batch * M + m", "found * alpha", "m_in", "k", "K")]
-
-
-def _columns(form: BackwardForm) -> list[str]:
-    def tile(inside: bool) -> list[str]:
-        lines = ["m = m0 + tl.arange(0, BM)", "m_in = m < M", *_of_rows(form), *_pulled(form, inside)]
-        added = [_ADDED.format("of_c", "p", "do")] if form.step.meets else []
-        return [*lines, *added, _ADDED.format("found", "ds", "q")]
-
-    lines = [*_beginning(form), *_of_columns(form, ("n_in[:, None]", False)), "found = tl.zeros([BN, BK], SUMS)"]
-    lines += [f"of_x{at} = tl.zeros([BN], SUMS)" for at in form.wanted]
-    if form.step.meets:
-        lines.append("of_c = tl.zeros([BN, BE], SUMS)")
-    lines += along(form.stretches, "for m0 in tl.range({}, {}, BM):", tile)
-    lines += [f"tl.store(dx{at}_to + batch * N + n, of_x{at}, mask=n_in)" for at in form.wanted]
-    lines.append(_stored("db", "batch * N + n", "found * alpha", "n_in", "k", "K"))
-    if form.step.meets:
-        lines.append(_stored("dc", "batch * N + n", "of_c", "n_in", "e", "E"))
-    return lines
+    lines = [
+        f"tiles = tl.cdiv({extent}, {size})",
+        "tile = tiles - 1 - tl.program_id(0) % tiles" if not form.columns else "tile = tl.program_id(0) % tiles",
+        "batch = (tl.program_id(0) // tiles).to(tl.int64)",
+        f"{axis} = tile * {size} + tl.arange(0, {size})",
+        f"{axis}_in = {axis} < {extent}",
+        "k = tl.arange(0, BK)",
+        "e = tl.arange(0, BE)",
+        *offsets(form.outer),
+        "d += batch * M * E",
+        "stretches += tile * 4",
+        *(f"at{at} = tl.load(stretches + {at})" for at in range(4)),
+        *step.beginning(form.step, form.words),
+        *(_of_columns(form, ("n_in[:, None]", False)) if form.columns else _of_rows(form)),
+        f"found = tl.zeros([{size}, BK], SUMS)",
+        *(f"of_x{at} = tl.zeros([{size}], SUMS)" for at in form.wanted),
+        *(["of_c = tl.zeros([BN, BE], SUMS)"] if of_c else []),
+        *along(form.stretches, f"for {moves}0 in tl.range({{}}, {{}}, B{moves.upper()}):", tile),
+        *(f"tl.store(dx{at}_to + batch * {extent} + {axis}, of_x{at}, mask={axis}_in)" for at in form.wanted),
+        _stored("db" if form.columns else "da", f"batch * {extent} + {axis}", "found * alpha", f"{axis}_in", "k", "K"),
+    ]
+    return [*lines, _stored("dc", "batch * N + n", "of_c", "n_in", "e", "E")] if of_c else lines
 
 
 def _stored(to: str, row: str, value: str, there: str, axis: str, extent: str) -> str:
@@ -219,31 +205,24 @@ def cascade_rounded(sums, da, alpha, M, K, SIDE: tl.constexpr, BM: tl.constexpr)
 """
 
 
-class KnownForm(NamedTuple):
-    """All that the text depends on; the inputs of the step are those that lack columns."""
-
-    step: StepForm
-    folded: bool
-
-
-def known_text(form: KnownForm) -> str:
-    """The source of one `@triton.jit` function, named by a digest of itself."""
-    given = ["d", "out", *step.operands(form.step), *(f"{name}_of" for name in step.kept(form.step))]
-    given += [*(f"{name}_out" for name in _found(form)), "B", "M", "E", *step.parameters(form.step)]
-    return jit_text(given, KNOWN_CONSTANTS, _lines(form))
+def known_text(form: StepForm, folded: bool) -> str:
+    """The source of one `@triton.jit` function, of a step whose inputs are those that lack columns."""
+    given = ["d", "out", *step.operands(form), *(f"{name}_of" for name in step.kept(form))]
+    given += [*(f"{name}_out" for name in _found(form, folded)), "B", "M", "E", *step.parameters(form)]
+    return jit_text(given, KNOWN_CONSTANTS, _lines(form, folded))
 
 
-def _found(form: KnownForm) -> list[str]:
+def _found(form: StepForm, folded: bool) -> list[str]:
     """Names of what is known of each row then."""
-    shifts = [f"shift{at}" for at in range(len(form.step.peaks)) if form.folded]
-    return [*shifts, *(f"grad{at}" for at in range(len(form.step.sums))), *([] if form.folded else ["factor"])]
+    shifts = [f"shift{at}" for at in range(len(form.peaks)) if folded]
+    return [*shifts, *(f"grad{at}" for at in range(len(form.sums))), *([] if folded else ["factor"])]
 
 
-def _lines(form: KnownForm) -> list[str]:
-    peaks, sums = range(len(form.step.peaks)), range(len(form.step.sums))
+def _lines(form: StepForm, folded: bool) -> list[str]:
+    peaks, sums = range(len(form.peaks)), range(len(form.sums))
     lines = [*PLACE, "m = tile * BM + tl.arange(0, BM)", "m_in = m < M", "row = batch * M + m"]
-    lines += [line for at, each in enumerate(form.step.inputs) for line in step.input_lines(at, each, TRITON)]
-    lines += [f"{name} = tl.load({name}_of + row, mask=m_in, other=1.0)" for name in step.kept(form.step)]
+    lines += [line for at, each in enumerate(form.inputs) for line in step.input_lines(at, each, TRITON)]
+    lines += [f"{name} = tl.load({name}_of + row, mask=m_in, other=1.0)" for name in step.kept(form)]
     lines += ["total = tl.zeros([BM], SUMS)", "for e0 in tl.range(0, E, BE):"]
     lines += indented([
         "e = e0 + tl.arange(0, BE)", "there = m_in[:, None] & (e < E)[None, :]",
@@ -251,7 +230,7 @@ def _lines(form: KnownForm) -> list[str]:
         "one = tl.load(d + at, mask=there, other=0.0).to(SUMS)",
         "total += tl.sum(one * tl.load(out + at, mask=there, other=0.0).to(SUMS), 1)",
     ])  # fmt: skip
-    given = [f"v{at}" for at in range(len(form.step.inputs))] + [f"{name}[:, None]" for name in step.kept(form.step)]
+    given = [f"v{at}" for at in range(len(form.inputs))] + [f"{name}[:, None]" for name in step.kept(form)]
     lines += [
         f"factor = tl.broadcast(FACTOR({', '.join(given)}), total[:, None])[0]",
         "of_factor = tl.where(factor == 0, 0.0, total[:, None] / factor)",
@@ -259,10 +238,11 @@ def _lines(form: KnownForm) -> list[str]:
     if sums:
         lines.append(f"{', '.join(f'grad{at}' for at in sums)} = OF_SUMS({', '.join([*given, 'of_factor'])})")
         lines += [f"grad{at} = tl.broadcast(grad{at}, factor)[0]" for at in sums]
-    if form.folded:
+    if folded:
         lines.append("live = factor > 0")
         lines += [
             f"shift{at} = tl.where(live, peak{at}[:, None] - libdevice.log(factor), float('inf'))" for at in peaks
         ]
         lines += [f"grad{at} = tl.where(live, grad{at} / factor, 0.0)" for at in sums]
-    return [*lines, *(f"tl.store({name}_out + row[:, None], {name}, mask=m_in[:, None])" for name in _found(form))]
+    lines += [f"tl.store({name}_out + row[:, None], {name}, mask=m_in[:, None])" for name in _found(form, folded)]
+    return lines

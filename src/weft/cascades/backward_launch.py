@@ -10,7 +10,7 @@ from torch import Tensor, fx
 
 from weft.base.kept import keep_if_captured
 from weft.cascades.arguments import BYTES, Call, KernelArguments, Launches, Outer, flat, tensor_map, term_map
-from weft.cascades.backward_kernel import ROUNDED, BackwardForm, KnownForm, backward_text, known_text
+from weft.cascades.backward_kernel import ROUNDED, BackwardForm, backward_text, known_text
 from weft.cascades.frame import Frame, size_of
 from weft.cascades.hopper import GROUPS, ROWS, STAGES, WARPS, namespace
 from weft.cascades.hopper_backward import hopper_backward_text
@@ -304,7 +304,7 @@ class BackwardLaunch:
         step = step._replace(inputs=tuple(step.inputs[at] for at in small))
         folds, factor = functions.folds, functions.factor
         assert factor is not None
-        kernel = jit_function(known_text(KnownForm(step, folds)))
+        kernel = jit_function(known_text(step, folds))
         count = len(peaks) * folds + len(functions.sums) + (not folds)
         room = list(d.new_zeros((count, batch * m), dtype=torch.float32))
         sums = [values[target.gives] for target in functions.sums]

@@ -24,8 +24,7 @@ from torch import Tensor, fx
 from weft.base.arrays import outside_transforms
 from weft.base.cached import cached_property
 from weft.cascades.bounds import Bounds, bounds_of
-from weft.cascades.frame import Frame, size_of
-from weft.cascades.product import Box
+from weft.cascades.frame import Box, Frame, size_of
 from weft.cascades.program import Program, Stage
 from weft.fn.reductions import is_reduction
 from weft.gpu.common.driver import made_aside

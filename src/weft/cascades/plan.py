@@ -25,10 +25,9 @@ from weft.cascades.between import Between, check_reductions, recorded, traced
 from weft.cascades.blocks import Blocks, most_elements
 from weft.cascades.described import Described, Results, explained
 from weft.cascades.differentiable import differentiated
-from weft.cascades.frame import Frame, frame_of, size_of
+from weft.cascades.frame import BlockProducts, Frame, SecondAlgebra, apart, as_it_lies, frame_of, size_of
 from weft.cascades.launch import CascadeLaunch
 from weft.cascades.notation import CascadeNotation
-from weft.cascades.product import BlockProducts, SecondAlgebra, apart, as_it_lies
 from weft.cascades.program import Program, Stage, Tensors, Values, program_of
 from weft.cascades.repeated import Again, Repeated, Written
 from weft.cascades.rows import StageRows

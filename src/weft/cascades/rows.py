@@ -18,8 +18,7 @@ from torch import Tensor, fx
 
 from weft.cascades import row_text as at
 from weft.cascades.evaluate import State
-from weft.cascades.frame import Box, Frame, size_of
-from weft.cascades.product import step_of, turned
+from weft.cascades.frame import Box, Frame, size_of, step_of, turned
 from weft.cascades.program import PRODUCT, Program, Stage, Tensors
 from weft.cascades.row_text import Place, RowText
 from weft.cascades.sweeps import NotInRows, sweeps_of
