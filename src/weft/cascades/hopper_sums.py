@@ -167,6 +167,7 @@ def _words(form: BackwardForm) -> Words:
 
 def _pull_consumer(form: BackwardForm) -> list[str]:
     words, axis = _words(form), "n" if form.columns else "m"
+    names = ("c", *(f"x{at}" for at in form.wanted))
     lines = [
         *LAYOUTS,
         "X: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BK, 16])",
@@ -179,7 +180,7 @@ def _pull_consumer(form: BackwardForm) -> list[str]:
         *(_of_columns(form, False) if form.columns else _of_rows(form, False)),
         "found = gl.full([ROWS, BK], 0.0, SUMS, X)",
         "low = gl.full([ROWS, BK], 0.0, SUMS, X)",
-        *(f"{name} = gl.full([ROWS], 0.0, SUMS, gl.SliceLayout(1, S))" for name in ("of_c", *_of_inputs(form))),
+        *(f"of_{name} = gl.full([ROWS], 0.0, SUMS, gl.SliceLayout(1, S))" for name in names),
         *BEGUN,
         *along(form.stretches, "for first in range({}, {}, BN):", lambda inside: _pull_tile(form, inside)),
     ]
@@ -226,10 +227,6 @@ def _pulled(form: BackwardForm, words: Words, inside: bool) -> list[str]:
     if form.step.meets and form.columns:
         lines.append(f"of_c += gl.sum(p * {words.row('do')}{form.by_factor}, 1)")
     return lines + [f"of_x{at} += gl.sum(dx{at}, 1)" for at in form.wanted]
-
-
-def _of_inputs(form: BackwardForm) -> list[str]:
-    return [f"of_x{at}" for at in form.wanted]
 
 
 def _pull_stores(form: BackwardForm, axis: str) -> list[str]:

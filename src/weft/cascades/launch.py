@@ -8,7 +8,7 @@ rows enough for a tile, the others join the batch: B and C lack those.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, fx
@@ -31,16 +31,6 @@ from weft.gpu.common.constraints import power_of_two
 from weft.spec import Label
 
 
-class _Made(NamedTuple):
-    """A kernel, its constants, the form of its step, and the kernel that joins its states with its constants."""
-
-    kernel: Any
-    constants: dict[str, Any]
-    step: StepForm
-    join: Any
-    join_constants: dict[str, Any]
-
-
 class CascadeLaunch:
     """The kernel for a program: call it with arranged tensors."""
 
@@ -56,7 +46,8 @@ class CascadeLaunch:
         self.stage = self.functions.stage
         sides = self.arguments.sides
         self.stretches = Stretches(program, frame, known, (sides.m, sides.n), (tile.m, tile.n))
-        self._made: dict[bool, _Made] = {}
+        #: The kernel, the form of its step, and the kernel that joins its states; of a D that is finished or not.
+        self._made: dict[bool, tuple[Call, StepForm, Call | None]] = {}
 
     def ready(self, tensor: Tensor, at: int) -> Tensor:
         """An arranged A, B or C as the kernel reads it."""
@@ -105,18 +96,18 @@ class CascadeLaunch:
         outer, steps = arguments.outer(tensors), arguments.steps(a, b, c)
         if finished not in self._made:
             self._made[finished] = self._compiled(self._form(values, finished, outer))
-        made = self._made[finished]
+        kernel, step, join = self._made[finished]
         keep_if_captured(a.device, self._table)
         operands, numbers = self._operands(a, b, a if c is None else c, outer, steps)
-        beside, places = arguments.operands(values), arguments.places(values, made.step)
+        beside, places = arguments.operands(values), arguments.places(values, step)
         rows = batch * -(-m // tile.m)
         grid = (rows,) if tile.hopper else (rows, tile.splits, -(-e // tile.e))
         given = (*operands, shared[0], *beside, *shared[1:], self._table, *numbers, *places)
-        calls = [Call(made.kernel, grid, given, made.constants)]
-        if tile.splits == 1:
+        calls = [kernel._replace(grid=grid, given=given)]
+        if join is None:
             return Launches(calls, [], found)
         given = (shared[0], found[0], *shared[1:], *beside, *found[1:], tile.splits, batch, m, e, *places)
-        calls.append(Call(made.join, (batch * m, -(-e // made.join_constants["BE"])), given, made.join_constants))
+        calls.append(join._replace(grid=(batch * m, -(-e // join.named["BE"])), given=given))
         return Launches(calls, shared, found)
 
     def _room(self, like: Tensor, shares: tuple[int, ...], stored: torch.dtype) -> list[Tensor]:
@@ -161,7 +152,7 @@ class CascadeLaunch:
 
     # -- what the kernel is told ------------------------------------------------------------------------------------
 
-    def _compiled(self, form: KernelForm) -> _Made:
+    def _compiled(self, form: KernelForm) -> tuple[Call, StepForm, Call | None]:
         """The kernel of a form; where columns are shared it leaves the factor of D to the one that joins."""
         tile, functions, settled = self.tile, self.functions, self.stretches.conditions
         own = form._replace(fused=form.fused and tile.splits == 1)
@@ -179,10 +170,10 @@ class CascadeLaunch:
         if not tile.hopper:
             found["BM"] = tile.m
         if tile.splits == 1:
-            return _Made(kernel, found, form.step, None, {})
+            return Call(kernel, (), (), found), form.step, None
         join = {"SHARES": power_of_two(tile.splits), "BE": min(tile.e, 128), "SUMS": found["SUMS"], "num_warps": 4}
         join["FACTOR"] = None if factor is None else factor.jit
-        return _Made(kernel, found, form.step, jit_function(join_text(form)), join)
+        return Call(kernel, (), (), found), form.step, Call(jit_function(join_text(form)), (), (), join)
 
     def _form(self, values: Values, finished: bool, outer: Sequence[Outer]) -> KernelForm:
         frame, tile = self.frame, self.tile

@@ -130,40 +130,29 @@ def number_of(value: Any) -> float | None:
     return float(value) if isinstance(value, (bool, int, float)) else None
 
 
-aten = torch.ops.aten
-
-
 class NotRunning(Exception):
     """A value that has no running form; the text says which operation stands against it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Running:
-    """A function in running form: what meets C, from elements alone, and the node of the factor behind the sum."""
-
-    between: Between
-    factor: fx.Node | None
-
-
 @dataclass(slots=True)
 class _Factors:
-    """A value as a product: elementwise and small factors with their powers, and terms of an exponent with signs.
+    """A value as a product: factors with their powers, and terms of an exponent with signs.
 
     Where one of `masks` is false the value is 0; `number` is one more factor.
     """
 
-    large: list[tuple[fx.Node, int]] = field(default_factory=list)
-    small: list[tuple[fx.Node, int]] = field(default_factory=list)
-    exponent: list[tuple[fx.Node, int]] = field(default_factory=list)
-    shift: list[tuple[fx.Node, int]] = field(default_factory=list)
+    factors: list[tuple[fx.Node, int]] = field(default_factory=list)
+    terms: list[tuple[fx.Node, int]] = field(default_factory=list)
     masks: list[fx.Node] = field(default_factory=list)
     number: float = 1.0
 
 
-def running(written: Between, meets: bool, columns: Collection[Label], extents: Mapping[Label, int]) -> Running:
-    """A function in running form; `columns` are the labels that the second contraction sums.
+def running(
+    written: Between, meets: bool, columns: Collection[Label], extents: Mapping[Label, int]
+) -> tuple[Between, fx.Node | None]:
+    """A function in running form, whose result that meets C is of elements alone, and the factor behind their sum.
 
-    Raises `NotRunning`.
+    `columns` are the labels that the second contraction sums. Raises `NotRunning`.
     """
     between = lowered(written, extents)
     product = between.outputs[0] if meets else None
@@ -182,22 +171,22 @@ def running(written: Between, meets: bool, columns: Collection[Label], extents: 
                 raise NotRunning(f"weft.{node.args[1]} of a value that was reduced before")
             total, before = _run(made, node.args[0], free, list(node.args[2]))
             summed = made.call(REDUCE, total, "sum", node.args[2], like=node)
-            made.new[node] = summed if before is None else made.call(aten.mul.Tensor, summed, before, like=node)
+            made.new[node] = _times(made, summed, before, node)
         else:
             made.copy(node)
     raise AssertionError("a graph has an output")
 
 
-def _finished(made: Rewriting, results: Any, factor: fx.Node | None) -> Running:
+def _finished(made: Rewriting, results: Any, factor: fx.Node | None) -> tuple[Between, fx.Node | None]:
     """The new function, and its node of the factor, which is none of the results."""
     if factor is None:
-        return Running(made.finished(results), None)
+        return made.finished(results), None
     found = made.finished((*results, factor) if isinstance(results, tuple) else (results, factor))
     *outputs, behind = found.outputs
     found.outputs, found.several = tuple(outputs), len(outputs) > 1
     if behind in found.elementwise:
         raise NotRunning("the factor behind the sum has modes that none of its parts has all of")
-    return Running(found, behind)
+    return found, behind
 
 
 def _free(between: Between) -> set[fx.Node]:
@@ -214,32 +203,33 @@ def _run(made: Rewriting, node: fx.Node, free: Collection[fx.Node], modes: list[
     between = made.between
     factors = _Factors()
     _split(between, node, free, factors, 1)
-    for small, large in ((factors.small, factors.large), (factors.shift, factors.exponent)):
-        along = [each for each in small if {str(label) for label in between.modes[each[0]]} & set(modes)]
-        large += along  # an operand, say
-        small[:] = [each for each in small if each not in along]
+
+    def apart(parts: list[tuple[fx.Node, int]]) -> list[list[tuple[fx.Node, int]]]:
+        """Parts that are summed, and those behind the sum, in new nodes."""
+        large = [each for each in parts if each[0] in between.elementwise]
+        small = [each for each in parts if each not in large]
+        along = [each for each in small if {str(label) for label in between.modes[each[0]]} & set(modes)]  # an operand
         if any(each not in free for each, _ in along):
             raise NotRunning("a factor of the sum is reduced, but not over all of the modes that are summed")
-    summed = _power(made, [(made.new[each], power) for each, power in factors.large], node)
-    before = _power(made, [(made.new[each], power) for each, power in factors.small], node)
-    shift = [(made.new[each], sign) for each, sign in factors.shift]
-    if factors.exponent:
-        exponent = _sum(made, [(made.new[each], sign) for each, sign in factors.exponent], node)
+        behind = [each for each in small if each not in along]
+        return [[(made.new[each], power) for each, power in some] for some in ((*large, *along), behind)]
+
+    (inner, outer), (exponents, shift) = apart(factors.factors), apart(factors.terms)
+    summed, before = _power(made, inner, node), _power(made, outer, node)
+    if exponents:
+        exponent = _sum(made, exponents, node)
         assert exponent is not None
         peak = made.peak(exponent, modes)
         weight = made.call(aten.exp.default, made.call(aten.sub.Tensor, exponent, peak, like=node), like=node)
-        summed = weight if summed is None else made.call(aten.mul.Tensor, summed, weight, like=node)
+        summed = _times(made, summed, weight, node)
         if (peak, -1) in shift:
             shift.remove((peak, -1))
         else:
             shift.append((peak, 1))
     if shift:
-        total = _sum(made, shift, node)
-        scale = made.call(aten.exp.default, total, like=node)
-        before = scale if before is None else made.call(aten.mul.Tensor, before, scale, like=node)
+        before = _times(made, before, made.call(aten.exp.default, _sum(made, shift, node), like=node), node)
     if factors.number != 1.0:
-        number = made.number(factors.number, node)
-        before = number if before is None else made.call(aten.mul.Tensor, before, number, like=node)
+        before = _times(made, before, made.number(factors.number, node), node)
     if summed is None:
         summed = made.call(aten.full_like.default, made.new[between.inputs[0]], 1.0, like=node)
     for mask in factors.masks:
@@ -247,16 +237,21 @@ def _run(made: Rewriting, node: fx.Node, free: Collection[fx.Node], modes: list[
     return summed, before
 
 
+def _times(made: Rewriting, value: fx.Node | None, factor: fx.Node | None, like: fx.Node) -> Any:
+    """The product of two values, None for a factor of 1."""
+    if value is None or factor is None:
+        return value or factor
+    return made.call(aten.mul.Tensor, value, factor, like=like)
+
+
 def _split(between: Between, node: fx.Node, free: Collection[fx.Node], into: _Factors, power: int) -> None:
     """Take a value apart into factors."""
-    if node not in between.elementwise:
-        into.small.append((node, power))
-        return
-    name = _name(node)
-    if name == "exp" and (node not in free or power != 1 or into.exponent):
+    name, large = _name(node), node in between.elementwise
+    exponent = any(each in between.elementwise for each, _ in into.terms)
+    if large and name == "exp" and (node not in free or power != 1 or exponent):
         _split_exponent(between, node.args[0], free, into, power)  # type: ignore[arg-type]
-    elif node in free:
-        into.large.append((node, power))
+    elif node in free or not large:
+        into.factors.append((node, power))
     elif name in ("mul", "div") and isinstance(node.args[1], fx.Node):
         if isinstance(node.args[0], fx.Node):
             _split(between, node.args[0], free, into, power)
@@ -279,10 +274,8 @@ def _split(between: Between, node: fx.Node, free: Collection[fx.Node], into: _Fa
 def _split_exponent(between: Between, node: fx.Node, free: Collection[fx.Node], into: _Factors, sign: int) -> None:
     """Take an exponent apart into terms."""
     name = _name(node)
-    if node not in between.elementwise:
-        into.shift.append((node, sign))
-    elif node in free:
-        into.exponent.append((node, sign))
+    if node in free or node not in between.elementwise:
+        into.terms.append((node, sign))
     elif name in ("add", "sub") and _are_nodes(node) and not node.kwargs and len(node.args) == 2:
         _split_exponent(between, node.args[0], free, into, sign)  # type: ignore[arg-type]
         _split_exponent(between, node.args[1], free, into, sign if name == "add" else -sign)  # type: ignore[arg-type]

@@ -107,9 +107,9 @@ def program_of(
             raise NotRunning("there is nothing to sum")
         if again & inner:
             raise NotRunning("a result that has all modes of S needs what is reduced")
-        found = running(between, meets, columns, extents)
+        found, factor = running(between, meets, columns, extents)
         why = "sums over a peak are rescaled where it grows"
-        return _staged(found.between, meets, "running", why, factor=found.factor)
+        return _staged(found, meets, "running", why, factor=factor)
     except NotRunning as error:
         against = str(error)
     whole = frozenset(label for node in inner for label in between.reduced(node))

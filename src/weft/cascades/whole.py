@@ -110,7 +110,9 @@ class Writer(GraphWriter):
         s = self.product(self._wide(left), term_a, self._wide(right), term_b, own)
         if self.frame.alpha != 1:
             s = self._scaled(s)
-        self._keep(self.between.inputs[0], self._full(s, own), self.s)
+        if own != self.s:
+            s = self.method("expand", self._along(s, own, self.s), self.shape(self.s))
+        self._keep(self.between.inputs[0], s, self.s)
 
     def _scaled(self, s: fx.Node) -> fx.Node:
         """A product times the cascade's factor, by one call where it is one of matrices."""
@@ -124,10 +126,6 @@ class Writer(GraphWriter):
         made.target, made.args = by_one, (nothing, *made.args)
         made.kwargs = {"beta": 0, "alpha": self.frame.alpha}
         return s
-
-    def _full(self, x: fx.Node, term: str) -> fx.Node:
-        """A value with all modes of S."""
-        return x if term == self.s else self.method("expand", self._along(x, term, self.s), self.shape(self.s))
 
     def _wide(self, x: fx.Node) -> fx.Node:
         return x if self.wide == self.plan.said.dtype else self.method("to", x, self.wide)
