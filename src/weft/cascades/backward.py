@@ -14,7 +14,7 @@ from torch import Tensor, fx
 
 from weft.base.arrays import grad_mode
 from weft.cascades.blocks import Blocks
-from weft.cascades.evaluate import idle_labels
+from weft.cascades.evaluate import idle_labels, run_whole
 from weft.cascades.frame import Box, flipped, narrowed, transposed
 from weft.cascades.lowering import PEAK
 from weft.cascades.program import FINISHED, PRODUCT, Stage, Target, Tensors, Values
@@ -49,7 +49,7 @@ class Gradients:
             leaves[source] = self._leaf(source, self.values[source])
         with grad_mode(True):
             found = dict(leaves)
-            self.blocks.whole(tuple(nodes), found)
+            run_whole(tuple(nodes), self.program.between, self.frame, found)
         self._pull([(found[node], self.of_nodes[node]) for node in wanted], leaves, None)
 
     def _leaf(self, node: fx.Node, value: Tensor) -> Tensor:

@@ -13,8 +13,9 @@ from weft.base.cached import cached_property
 from weft.cascades.between import Between
 from weft.cascades.evaluate import State, recipe_of, run_whole
 from weft.cascades.frame import Box, Frame, size_of
+from weft.cascades.lowering import PEAK
 from weft.cascades.masks import kept
-from weft.cascades.program import Program, Stage, Tensors, Values
+from weft.cascades.program import PRODUCT, Program, Stage, Target, Tensors, Values
 from weft.cascades.rows import LIMIT as ROWS_LIMIT
 from weft.cascades.rows import MOST_BOXES, StageRows
 from weft.cascades.sweeps import NotInRows
@@ -50,6 +51,7 @@ class Blocks:
         self.program, self.frame, self.known, self.limit = program, frame, known, limit
         large = [node for node in written.reductions if written.large(node)]
         self._columns = frame.columns.union(*map(written.reduced, large))  # that a block is made along last
+        self._peaks = {node: Target(node, PEAK, node) for stage in program.stages for node in stage.peaks}
         self._cuts: dict[tuple[Stage, bool], list[Box]] = {}
 
     # -- how large they are ----------------------------------------------------------------------------------------
@@ -72,11 +74,10 @@ class Blocks:
 
     def cut(self, stage: Stage, values: Mapping[fx.Node, Tensor], in_rows: bool = False) -> Sequence[Box]:
         """The boxes of a stage, but for those that are masked out by coordinates, and by whole numbers on the CPU."""
-        operands = [(node, values[node]) for node in self.program.between.inputs[1:] if node in values]
         known: dict[fx.Node, Any] = {
             node: each.numpy()
-            for node, each in operands
-            if node not in self.known
+            for node in self.program.between.inputs[1:]
+            if node not in self.known and (each := values.get(node)) is not None
             and each.device.type == "cpu" and each.dtype in _LOOKED_AT and 0 < each.numel() <= self.limit
         }  # fmt: skip
         if not known and (place := (stage, in_rows)) in self._cuts:
@@ -113,18 +114,20 @@ class Blocks:
 
         `given` has operands and coordinates along S; `compiled` the rows of a stage where those run it.
         """
-        values = dict(given)
-        self.whole(self.program.prelude, values)
-        for stage in self.program.stages:
-            peaks = {node: State.of_peak(node, self.program, self.frame) for node in stage.peaks}
-            states = {each.key: State(each, self.program, self.frame) for each in stage.targets} | peaks
+        values, program, frame = dict(given), self.program, self.frame
+        run_whole(program.prelude, program.between, frame, values)
+        for stage in program.stages:
+            states = {node: State(self._peaks[node], program, frame) for node in stage.peaks}
+            for each in stage.targets:
+                states[PRODUCT if each.kind == "product" else each.gives] = State(each, program, frame)
             if (rows := compiled(stage)) is not None:
                 rows.run(tensors, values, states, self.cut(stage, given, in_rows=True))
             else:
                 for box in self.cut(stage, given):
                     self._add(stage, tensors, values, states, box)
-            values.update((key, state.result()) for key, state in states.items())
-            self.whole(stage.tail, values)
+            for key, state in states.items():
+                values[key] = state.result()
+            run_whole(stage.tail, program.between, frame, values)
         return values
 
     def _add(
@@ -143,12 +146,10 @@ class Blocks:
                 if source in stage.first:  # it is there for the block's own operations
                     inputs[source] = found[source]
         found = self.made(stage, scores, inputs)
-        for target in stage.targets:
-            states[target.key].add(found[target.node], c, box, scales[target.scale])
-
-    def whole(self, nodes: tuple[fx.Node, ...], values: Values) -> None:
-        """Run small nodes, whole, and keep them."""
-        run_whole(nodes, self.program.between, self.frame, values)
+        for state in states.values():
+            target = state.target
+            if target.kind != PEAK:
+                state.add(found[target.node], c, box, scales[target.scale])
 
     def inputs(self, stage: Stage, values: Mapping[fx.Node, Tensor], box: Box) -> Values:
         """Blocks of operands, coordinates and known values that a stage reads; of peaks where they are known."""

@@ -208,7 +208,7 @@ class State:
         shape, start = frame.shape(between.modes[target.gives]), 0
         self.labels = () if kind in ("product", "store") else between.reduced(target.gives)
         #: Labels along which all blocks make the same.
-        self.idle = [] if kind == "product" else idle_labels(target, program, frame)
+        self.idle = [] if kind in ("product", PEAK) else idle_labels(target, program, frame)
         if kind == "product":
             assert frame.second is not None
             shape = tuple(frame.extents[label] for label in frame.second.result)
@@ -216,18 +216,15 @@ class State:
             start = 0 if frame.algebra is None else frame.algebra.identity  # type: ignore[assignment]
         elif kind == "store":
             dtype = stored_type(target, between, frame)
-        elif kind in ("amax", "amin", PEAK):
+        elif kind == PEAK:
+            start = -torch.inf  # type: ignore[assignment]
+        elif kind in ("amax", "amin"):
             start = worst(kind, dtype)  # type: ignore[assignment]
         self.total = torch.full(shape, start, dtype=dtype, device=frame.device)
         self.best: Tensor | None = None
         if kind in ("argmax", "argmin"):
             source = target.node.meta["dtype"]
             self.best = torch.full(shape, worst(kind, source), dtype=source, device=frame.device)
-
-    @classmethod
-    def of_peak(cls, node: fx.Node, program: Program, frame: Frame) -> State:
-        """The largest value so far along the modes that a peak reduces."""
-        return cls(Target(node, PEAK, node), program, frame)
 
     def grow(self, value: Tensor, box: Box) -> tuple[Tensor, Tensor | None]:
         """Take a block into a peak: that to subtract, and the factor for what was summed over the one before.

@@ -47,11 +47,6 @@ class Target:
     gives: fx.Node
     scale: fx.Node | None = None
 
-    @property
-    def key(self) -> fx.Node:
-        """The node that the value stands under among others."""
-        return PRODUCT if self.kind == "product" else self.gives
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stage:
