@@ -352,13 +352,9 @@ def frame_of(
 
 def _in_order(roles: ProductRoles, order: Labels) -> ProductRoles:
     """Roles with the labels of S in the order that it has them in."""
-    return ProductRoles(*(tuple(sorted(each, key=lambda label: _rank(label, order))) for each in (
-        roles.batch, roles.m, roles.n, roles.k
-    )))  # fmt: skip
-
-
-def _rank(label: Label, order: Labels) -> int:
-    return order.index(label) if label in order else len(order)
+    rank = {label: at for at, label in enumerate(order)}
+    groups = (roles.batch, roles.m, roles.n, roles.k)
+    return ProductRoles(*(tuple(sorted(each, key=lambda label: rank.get(label, len(order)))) for each in groups))
 
 
 def _last(labels: Labels, summed: frozenset[Label] | set[Label]) -> Labels:

@@ -76,10 +76,6 @@ class TransformedCall:
         """The call that makes the gradients of its `count` tensors."""
         return GradientCall(self, count)
 
-    def refuse_tangents(self) -> NoReturn:
-        """`UnsupportedError` for forward mode."""
-        refuse_tangents()
-
 
 @dataclass(frozen=True)
 class GradientCall:
@@ -110,10 +106,6 @@ class GradientCall:
         raise UnsupportedError(
             "gradients of a cascade under torch.func have no gradients: take them by torch.autograd with create_graph"
         )
-
-    def refuse_tangents(self) -> NoReturn:
-        """`UnsupportedError` for a second derivative."""
-        self.gradient(0)
 
 
 def gradients_of(
@@ -166,7 +158,8 @@ class Transformed(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
-        ctx.call.refuse_tangents()
+        ctx.call.gradient(0)  # has words of its own for gradients
+        refuse_tangents()
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], call: TransformedCall | GradientCall, *tensors: Tensor) -> Any:
