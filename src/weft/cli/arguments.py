@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -22,12 +22,18 @@ def read_extents(text: str) -> dict[str, int]:
 
 
 def _numbers(text: str, option: str, form: str) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for part in text.split(","):
-        label, _, digits = (piece.strip() for piece in part.partition("="))
-        if not label or (number := whole(digits)) is None:
+    return _named(text.split(","), option, form, whole)
+
+
+def _named(parts: Iterable[str], option: str, form: str, read: Callable[[str], Any]) -> dict[str, Any]:
+    """Parts such as ``a=16`` as a mapping; `read`: the value of a text, None where it is none."""
+    found: dict[str, Any] = {}
+    for part in parts:
+        name, sign, text = (piece.strip() for piece in part.partition("="))
+        value = read(text) if name and sign else None
+        if value is None:
             raise NotationError(f"'{shortened(part.strip())}' in {option} is not of the form {form}")
-        once(found, label, number, option)
+        once(found, name, value, option)
     return found
 
 
@@ -79,25 +85,17 @@ def read_strides(text: str | None, option: str) -> dict[str, int] | None:
 
 def read_operands(text: str | None, usual: torch.dtype) -> dict[str, tuple[str, torch.dtype]]:
     """``bias=n:float16,scale=m`` as names to modes and number types, `usual` where none is given."""
-    found: dict[str, tuple[str, torch.dtype]] = {}
-    for part in split(text):
-        name, sign, rest = (piece.strip() for piece in part.partition("="))
-        modes, _, dtype = (piece.strip() for piece in rest.partition(":"))
-        if not name or not sign:
-            raise NotationError(f"'{part}' in --operands is not of the form bias=n or bias=n:float16")
-        once(found, name, (modes, read_dtype(dtype, "--operands") if dtype else usual), "--operands")
-    return found
+
+    def read(given: str) -> tuple[str, torch.dtype]:
+        modes, _, dtype = (piece.strip() for piece in given.partition(":"))
+        return modes, read_dtype(dtype, "--operands") if dtype else usual
+
+    return _named(split(text), "--operands", "bias=n or bias=n:float16", read)
 
 
 def read_indices(text: str | None) -> dict[str, str]:
     """``i=m,j=n`` as names to labels."""
-    found: dict[str, str] = {}
-    for part in split(text):
-        name, sign, label = (piece.strip() for piece in part.partition("="))
-        if not name or not sign or not label:
-            raise NotationError(f"'{part}' in --indices is not of the form i=m")
-        once(found, name, label, "--indices")
-    return found
+    return _named(split(text), "--indices", "i=m", lambda label: label or None)
 
 
 def read_device(name: str | None, backend: str = "auto") -> torch.device:

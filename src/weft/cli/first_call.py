@@ -38,39 +38,41 @@ def measured(device: str) -> list[Phase]:
 
 def main(device: str) -> None:
     """Run and time all phases of this process, and print them."""
-    print(json.dumps(list(_phases(device))))
+    phases: list[Phase] = []
+
+    @contextmanager
+    def clock(name: str, who: str) -> Iterator[None]:
+        begun = perf_counter()
+        yield
+        phases.append(Phase(name, perf_counter() - begun, who))
+
+    _run(device, clock)
+    print(json.dumps(phases))
 
 
-def _phases(device: str) -> Iterator[Phase]:
-    clock = _Clock()
+def _run(device: str, clock: Callable[[str, str], Any]) -> None:
     with clock("import torch", "torch"):
         import torch
-    yield clock.phase
     with clock("import weft", "weft"):
         weft: Any = import_module("weft")
-    yield clock.phase
     wait: Callable[[], Any] = torch.cuda.synchronize if device.startswith("cuda") else lambda: None
     with clock("context of the device, operands", "torch"):
         a, b = (torch.randn(EXTENT, EXTENT, device=device) for _ in range(2))
         wait()
-    yield clock.phase
     calls: dict[str, tuple[str, Callable[[], Any]]] = {
-        "first torch.einsum": ("torch", lambda: torch.einsum("mk,kn->mn", a, b)),
-        "second torch.einsum": ("torch", lambda: torch.einsum("mk,kn->mn", a, b)),
-        "first weft.contract": ("weft", lambda: weft.contract("mk,kn->mn", a, b)),
-        "second weft.contract": ("weft", lambda: weft.contract("mk,kn->mn", a, b)),
-        "first with a function": ("weft", lambda: weft.contract("mk,kn->mn", a, b, epilogue=torch.tanh)),
-        "second with a function": ("weft", lambda: weft.contract("mk,kn->mn", a, b, epilogue=torch.tanh)),
+        "torch.einsum": ("torch", lambda: torch.einsum("mk,kn->mn", a, b)),
+        "weft.contract": ("weft", lambda: weft.contract("mk,kn->mn", a, b)),
+        "with a function": ("weft", lambda: weft.contract("mk,kn->mn", a, b, epilogue=torch.tanh)),
     }
     for name, (who, call) in calls.items():
-        with clock(name, who):
-            call()
-            wait()
-        yield clock.phase
-    yield from _specialised(clock, weft.plan("mk,kn->mn", a, b, specialize="library"), wait, a, b)
+        for turn in ("first", "second"):
+            with clock(f"{turn} {name}", who):
+                call()
+                wait()
+    _specialised(clock, weft.plan("mk,kn->mn", a, b, specialize="library"), wait, a, b)
 
 
-def _specialised(clock: _Clock, plan: Any, wait: Callable[[], Any], a: Any, b: Any) -> Iterator[Phase]:
+def _specialised(clock: Callable[[str, str], Any], plan: Any, wait: Callable[[], Any], a: Any, b: Any) -> None:
     """The phases in a thread and other processes while calls go on."""
     from weft.plans.select import select
     from weft.selftest.gate import admitted
@@ -80,30 +82,14 @@ def _specialised(clock: _Clock, plan: Any, wait: Callable[[], Any], a: Any, b: A
         return
     with clock("plan a specialised kernel", "alongside"):
         choice = select(plan.contraction, request.backend, request.target)
-    yield clock.phase
     with clock("self-test of its family", "alongside"):
         admitted(choice)
         wait()
-    yield clock.phase
     with clock("compile or load it", "alongside"):
         launch = choice.built()[1]
-    yield clock.phase
     with clock("its first launch", "alongside"):
         launch(a, b, None, a.new_empty(EXTENT, EXTENT), 1.0, 0.0)
         wait()
-    yield clock.phase
-
-
-class _Clock:
-    """Times one phase after the other."""
-
-    phase: Phase
-
-    @contextmanager
-    def __call__(self, name: str, who: str) -> Iterator[None]:
-        begun = perf_counter()
-        yield
-        self.phase = Phase(name, perf_counter() - begun, who)
 
 
 if __name__ == "__main__":

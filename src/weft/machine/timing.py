@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -58,12 +59,12 @@ class Timing:
     ended: Literal["converged", "budget"]  # the spread came under the bound, or the time was up
     mode: Mode
     device: str
-    captured: bool  # whether the batch was replayed from a CUDA graph
-    calls: int  # in one batch
-    sets: int  # of inputs, used in turn
-    bytes: int  # that all sets touch together
-    threads: int | None  # of torch on the CPU; None on a GPU
-    clocks: Clocks | None  # read while the GPU was at work; None where nothing tells
+    captured: bool = False  # whether the batch was replayed from a CUDA graph
+    calls: int = 1  # in one batch
+    sets: int = 1  # of inputs, used in turn
+    bytes: int = 0  # that all sets touch together
+    threads: int | None = None  # of torch on the CPU; None on a GPU
+    clocks: Clocks | None = None  # read while the GPU was at work; None where nothing tells
     notes: tuple[str, ...] = ()  # departures from the protocol, in words
 
     @property
@@ -175,10 +176,7 @@ def measure_together(
             once()
         spent[0] = 0.0
         samples, ended = sample(once, rrs=rrs, budget=budget, clock=lambda: spent[0])
-    return Timing(
-        samples, ended, "hot", str(device), captured=False, calls=1, sets=1, bytes=0,
-        threads=pinned if device.type == "cpu" else None, clocks=None,
-    )  # fmt: skip
+    return Timing(samples, ended, "hot", str(device), threads=pinned if device.type == "cpu" else None)
 
 
 def _settled(device: torch.device) -> None:
@@ -200,41 +198,19 @@ def _measure_cpu(
     chosen = rotation(inputs, mode, cache=cache_bytes(device), memory=memory_bytes(device))
     with _pinned_threads(threads) as pinned, _no_garbage_collection():
         _run(call, chosen.sets, 1)
-        start = clock()
-        _run(call, chosen.sets, 1)
-        passes = passes_in_batch(clock() - start, len(chosen.sets), _batch_seconds("cpu", quick))
+        seconds = _on_clock(lambda: _run(call, chosen.sets, 1), clock)
+        passes = passes_in_batch(seconds, len(chosen.sets), _batch_seconds("cpu", quick))
         calls = passes * len(chosen.sets)
-
-        def batch() -> float:
-            start = clock()
-            _run(call, chosen.sets, passes)
-            return (clock() - start) / calls
-
-        samples, ended = sample(batch, rrs=rrs, budget=budget, clock=clock)
+        batch = partial(_run, call, chosen.sets, passes)
+        samples, ended = sample(lambda: _on_clock(batch, clock) / calls, rrs=rrs, budget=budget, clock=clock)
     return Timing(
-        samples=samples,
-        ended=ended,
-        mode=mode,
-        device=str(device),
-        captured=False,
-        calls=calls,
-        sets=len(chosen.sets),
-        bytes=chosen.bytes,
-        threads=pinned,
-        clocks=None,
+        samples, ended, mode, str(device), calls=calls, sets=len(chosen.sets), bytes=chosen.bytes, threads=pinned,
         notes=chosen.notes,
-    )
+    )  # fmt: skip
 
 
 def _measure_gpu(
-    call: Call,
-    inputs: Inputs,
-    device: torch.device,
-    mode: Mode,
-    rrs: float,
-    budget: float,
-    capture: bool,
-    quick: bool,
+    call: Call, inputs: Inputs, device: torch.device, mode: Mode, rrs: float, budget: float, capture: bool, quick: bool
 ) -> Timing:
     with torch.cuda.device(device):
         if torch.cuda.is_current_stream_capturing():
@@ -254,18 +230,9 @@ def _measure_gpu(
         clocks = None if quick else _clocks_at(work, device)
         _last_busy[torch.cuda.current_device()] = time.perf_counter()
     return Timing(
-        samples=samples,
-        ended=ended,
-        mode=mode,
-        device=str(device),
-        captured=graph is not None,
-        calls=calls,
-        sets=len(chosen.sets),
-        bytes=chosen.bytes,
-        threads=None,
-        clocks=clocks,
+        samples, ended, mode, str(device), graph is not None, calls, len(chosen.sets), chosen.bytes, clocks=clocks,
         notes=tuple(notes),
-    )
+    )  # fmt: skip
 
 
 def _batch_seconds(kind: str, quick: bool) -> float:

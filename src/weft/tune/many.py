@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -187,21 +187,12 @@ class _Run:
 
     def go(self) -> None:
         with ExitStack() as stack, shown(self._report.title) as show:
-            for task, planned in self._planned(stack):
+            for task, planned in tuner.ahead_of(tuple(self.waiting), partial(self._plan, stack=stack), _AHEAD):
                 self._done = len(self._report.steps)
                 show(task.text, self._done, self._total)
                 step = self._step(task, planned, show)
                 self._report.steps.append(step)
                 self.waiting.remove(task)
-
-    def _planned(self, stack: ExitStack) -> Iterator[tuple[TuningTask, Choice | str]]:
-        """Tasks with their choices, or why there are none; the compilers are a few tasks ahead."""
-        ahead: deque[tuple[TuningTask, Choice | str]] = deque()
-        for task in tuple(self.waiting):
-            ahead.append((task, self._plan(task, stack)))
-            if len(ahead) > _AHEAD:
-                yield ahead.popleft()
-        yield from ahead
 
     def _plan(self, task: TuningTask, stack: ExitStack) -> Choice | str:
         """The stored choice, or the model's, whose candidates the compilers have then."""

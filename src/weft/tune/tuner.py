@@ -9,12 +9,13 @@ turn. The fastest is stored (`weft.planner.tuned`), or the model's choice where 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from threading import RLock
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -42,6 +43,8 @@ TURNS = 2  # of the last round, in which the candidates follow one another
 GLANCE_SECONDS = 5e-4  # by which a glance may be off: what the host spends on launches while compilers keep it busy
 NOISE = 0.005  # of the time: what is not faster by more than this does not replace the model's choice
 
+Item = TypeVar("Item")
+Made = TypeVar("Made")
 Report = Callable[[str, int, int], None]  # what is being done, how many candidates are done, of how many
 
 one_at_a_time = free_in_child(RLock())  # two tunings on one machine would measure each other
@@ -326,6 +329,16 @@ def begin_compiling(choice: Choice, effort: Effort, compiler: Compiler) -> None:
     """Hand a tuning's candidates to the compilers before its turn has come."""
     for candidate in pick_candidates(choice.ranked, effort):
         compiler.submit(choice.description, candidate.rank)
+
+
+def ahead_of(items: Iterable[Item], made: Callable[[Item], Made], count: int) -> Iterator[tuple[Item, Made]]:
+    """Items with what is `made` of each: of so many more before one has its turn."""
+    waiting: deque[tuple[Item, Made]] = deque()
+    for item in items:
+        waiting.append((item, made(item)))
+        if len(waiting) > count:
+            yield waiting.popleft()
+    yield from waiting
 
 
 def _as_they_come(

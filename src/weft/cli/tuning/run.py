@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +21,10 @@ from weft.planner.serialization import NotSerializable, digest, serialize_descri
 from weft.planner.validity import now
 from weft.spec import Layout
 from weft.spec.contraction import output_shape
-from weft.tune.candidates import Effort
+from weft.tune.candidates import Candidate, Effort
 from weft.tune.compile_pool import Compiler
 from weft.tune.progress import quiet
-from weft.tune.tuner import Report, begin_compiling, tune
+from weft.tune.tuner import Report, ahead_of, begin_compiling, tune
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,12 +158,10 @@ def go(
         run.ended = "finished"
         return
     with Compiler(jobs[0].target, jobs[0].backend, run.effort.jobs) as compiler:
-        ahead = CompileAhead(jobs, run.effort, compiler, again)
         try:
-            for at, job in enumerate(jobs):
+            for job, choice in ranked_ahead(jobs, run.effort, compiler, again):
                 begun(job)
-                ahead.up_to(at + AHEAD)
-                run.cases.append(_tuned(job, partial(ahead.choice, at), run.effort, compiler, again, report))
+                run.cases.append(_tuned(job, choice, run.effort, compiler, again, report))
                 kept(run)
             run.ended = "finished"
         except KeyboardInterrupt:
@@ -175,37 +171,32 @@ def go(
     kept(run)
 
 
-class CompileAhead:
-    """Ranks coming jobs and hands their candidates to the compilers, each once."""
+def ranked_ahead(
+    jobs: Sequence[Job], effort: Effort, compiler: Compiler, again: bool
+) -> Iterator[tuple[Job, Choice | WeftError]]:
+    """Jobs with the cost model's ranking, or why there is none; the compilers have the candidates of the next few."""
 
-    def __init__(self, jobs: Sequence[Job], effort: Effort, compiler: Compiler, again: bool) -> None:
-        self._jobs, self._effort, self._compiler, self._again = jobs, effort, compiler, again
-        self._next = 0
-        self._choices: dict[int, Choice] = {}
+    def ranked(job: Job) -> Choice | WeftError:
+        try:
+            choice = job.choice()
+        except WeftError as error:
+            return error
+        if again or tuned_schedules.recalled(choice, job.workspace_limit) is None:
+            begin_compiling(choice, effort, compiler)
+        return choice
 
-    def up_to(self, end: int) -> None:
-        """Rank the jobs before `end`."""
-        for at in range(self._next, min(end, len(self._jobs))):
-            job = self._jobs[at]
-            with suppress(WeftError):  # said when its turn comes
-                choice = self._choices[at] = job.choice()
-                if self._again or tuned_schedules.recalled(choice, job.workspace_limit) is None:
-                    begin_compiling(choice, self._effort, self._compiler)
-        self._next = max(self._next, end)
-
-    def choice(self, at: int) -> Choice:
-        """The ranking of a job whose turn has come. Raises what ranking it raises."""
-        return self._choices.pop(at, None) or self._jobs[at].choice()
+    return ahead_of(jobs, ranked, AHEAD)
 
 
 def _tuned(
-    job: Job, ranked: Callable[[], Choice], effort: Effort, compiler: Compiler, again: bool, report: Report
+    job: Job, choice: Choice | WeftError, effort: Effort, compiler: Compiler, again: bool, report: Report
 ) -> dict[str, Any]:
     """One job's entry in the record."""
     entry: dict[str, Any] = {"group": job.group, "name": job.name, "equation": job.equation}
     entry |= {"extents": dict(job.extents), "mark": job.mark}
     try:
-        choice = ranked()
+        if isinstance(choice, WeftError):
+            raise choice
         stored = None if again else tuned_schedules.recalled(choice, job.workspace_limit)
         if stored is not None:
             return entry | _stored(choice, stored)
@@ -218,23 +209,13 @@ def _tuned(
 def _stored(choice: Any, found: Any) -> dict[str, Any]:
     """A schedule stored before; the model's time is that of its tuning, where the model still says the same."""
 
-    def about(rank: Any) -> dict[str, Any]:
-        return {
-            "schedule": str(rank.schedule),
-            "family": rank.schedule.family,
-            "workspace_bytes": rank.schedule.workspace_bytes,
-            "predicted": rank.seconds,
-            "seconds": rank.measured,
-            "samples": [],
-        }
-
     model = next(rank for rank in found.ranked if rank.schedule == choice.best.schedule)
     ratio = found.best.measured / model.measured if model.measured else None
     return {
         "stored": True,
         "date": found.origin.date,
-        "model": about(model),
-        "winner": about(found.best),
+        **{name: Candidate(rank, "measured", seconds=rank.measured).document()
+           for name, rank in (("model", model), ("winner", found.best))},
         "ratio": ratio,
         "legal": len(choice.ranked),
         "tried": 0,

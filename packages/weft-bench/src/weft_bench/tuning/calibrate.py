@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from weft.cli.tuning.run import AHEAD, CompileAhead, Job
+from weft.cli.tuning.run import Job, ranked_ahead
 from weft.errors import UnsupportedError, WeftError
 from weft.gpu.common import cost
 from weft.planner.coefficients import Coefficients, coefficients, keep, numbers, using
@@ -96,12 +96,11 @@ def sampled(
     found: list[Sample] = []
     failed: dict[str, str] = {}
     with Compiler(jobs[0].target, jobs[0].backend, effort.jobs) as compiler:
-        ahead = CompileAhead(jobs, effort, compiler, again=True)
-        for at, job in enumerate(jobs):
+        for job, choice in ranked_ahead(jobs, effort, compiler, again=True):
             begun(job)
-            ahead.up_to(at + AHEAD)
             try:
-                choice = ahead.choice(at)
+                if isinstance(choice, WeftError):
+                    raise choice
                 candidates = pick_candidates(choice.ranked, effort)
                 measured(choice, candidates, effort, compiler)
                 found.append(Sample(job, choice, candidates))
