@@ -14,7 +14,16 @@ import torch
 
 from weft.api.autocast import with_autocast
 from weft.api.entry import made
-from weft.api.keywords import ContractKeywords, Equation, Function, PlanKeywords, refuse_swapped, signed
+from weft.api.keywords import (
+    AnyKeywords,
+    ContractKeywords,
+    Equation,
+    Function,
+    PlanKeywords,
+    TensorKeywords,
+    refuse_swapped,
+    signed,
+)
 from weft.api.lookup import as_key, find_plan, read_pair, said_options
 from weft.api.selection import check_selected
 from weft.base.arrays import (
@@ -66,15 +75,9 @@ def contract(
     **keywords: Unpack[ContractKeywords],
 ) -> tuple[Array, ...]: ...
 @overload
-def contract(
-    equation: Equation, a: Array, b: Any, *, epilogue: Callable[..., torch.Tensor] | None = None,
-    return_arg: Literal[False] = False, **keywords: Unpack[ContractKeywords],
-) -> Array: ...
+def contract(equation: Equation, a: Array, b: Any, **keywords: Unpack[TensorKeywords]) -> Array: ...
 @overload
-def contract(
-    equation: Equation, a: Any, b: Any, *, epilogue: Function | None = None, return_arg: bool = False,
-    **keywords: Unpack[ContractKeywords],
-) -> Any: ...
+def contract(equation: Equation, a: Any, b: Any, **keywords: Unpack[AnyKeywords]) -> Any: ...
 @signed("contract", ("equation", "a", "b"))
 def contract(
     equation: Equation,

@@ -9,12 +9,14 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, TypedDict, TypeVar
 
+import torch
+
 from weft.algebra import Algebra
 from weft.base.arrays import is_array
 from weft.errors import ArgumentError
 from weft.planner.options import OF_NAME, TAKEN
 from weft.planner.schedule import Schedule
-from weft.plans.keywords import CallKeywords
+from weft.plans.keywords import CallKeywords, FactorKeywords
 from weft.spec import Label
 from weft.spec.type_names import DTypeLike
 
@@ -57,6 +59,27 @@ class PlanKeywords(PermuteKeywords, total=False):
 
 class ContractKeywords(PlanKeywords, CallKeywords, total=False):
     """Keywords of `contract`, but for `epilogue`, `reduce`, `ragged` and `return_arg`, which decide what it returns."""
+
+
+class TensorKeywords(ContractKeywords, total=False):
+    """Keywords of calls whose result is one tensor."""
+
+    epilogue: Callable[..., torch.Tensor] | None
+    return_arg: Literal[False]
+
+
+class AnyKeywords(ContractKeywords, total=False):
+    """Keywords of calls whose result their values decide."""
+
+    epilogue: Function | None
+    return_arg: bool
+
+
+class MovingKeywords(PermuteKeywords, FactorKeywords, total=False):
+    """Keywords of `permute`, but for `reduce`, which decides what it returns."""
+
+    fn: Function | None
+    extents: Mapping[Label, int] | None
 
 
 class EinsumKeywords(ContractKeywords, total=False):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Literal, Unpack, overload
+from typing import Any, Unpack, overload
 
 import torch
 
 from weft.api.contract import contract
 from weft.api.entry import bare
-from weft.api.keywords import ContractKeywords, Function, signed
+from weft.api.keywords import AnyKeywords, TensorKeywords, signed
 from weft.base.arrays import Array, as_result, as_tensor, returned, source_of
 from weft.base.describe import describe_call
 from weft.base.dispatch import is_dynamo_compiling
@@ -21,13 +20,11 @@ from weft.spec.arguments import read_flag
 
 @overload
 def matmul(
-    a: Array, b: Any, *, epilogue: Callable[..., torch.Tensor] | None = None, return_arg: Literal[False] = False,
-    transpose_a: bool = False, transpose_b: bool = False, **keywords: Unpack[ContractKeywords],
+    a: Array, b: Any, *, transpose_a: bool = False, transpose_b: bool = False, **keywords: Unpack[TensorKeywords]
 ) -> Array: ...
 @overload
 def matmul(
-    a: Any, b: Any, *, epilogue: Function | None = None, return_arg: bool = False,
-    transpose_a: bool = False, transpose_b: bool = False, **keywords: Unpack[ContractKeywords],
+    a: Any, b: Any, *, transpose_a: bool = False, transpose_b: bool = False, **keywords: Unpack[AnyKeywords]
 ) -> Any: ...
 @signed("matmul", ("a", "b"))
 def matmul(a: Any, b: Any, *, transpose_a: bool = False, transpose_b: bool = False, **keywords: Any) -> Any:

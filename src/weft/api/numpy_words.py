@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, Literal, Unpack, overload
+from typing import Any, Unpack, overload
 
 import torch
 
 from weft.api.contract import contract
 from weft.api.einsum import einsum
 from weft.api.entry import bare
-from weft.api.keywords import ContractKeywords, Function
+from weft.api.keywords import AnyKeywords, TensorKeywords
 from weft.base.arrays import Array, as_tensor, as_tensors, is_scalar, like
 from weft.base.describe import describe_call
 from weft.base.dispatch import is_dynamo_compiling
@@ -26,15 +26,9 @@ Axes = int | Sequence[int | Sequence[int]]
 
 
 @overload
-def tensordot(
-    a: Array, b: Any, axes: Axes = 2, *, epilogue: Callable[..., torch.Tensor] | None = None,
-    return_arg: Literal[False] = False, **keywords: Unpack[ContractKeywords],
-) -> Array: ...
+def tensordot(a: Array, b: Any, axes: Axes = 2, **keywords: Unpack[TensorKeywords]) -> Array: ...
 @overload
-def tensordot(
-    a: Any, b: Any, axes: Axes = 2, *, epilogue: Function | None = None, return_arg: bool = False,
-    **keywords: Unpack[ContractKeywords],
-) -> Any: ...
+def tensordot(a: Any, b: Any, axes: Axes = 2, **keywords: Unpack[AnyKeywords]) -> Any: ...
 def tensordot(a: Any, b: Any, axes: Axes = 2, **keywords: Any) -> Any:
     """Sum of products over axes of `a` and `b`, as `numpy.tensordot` has it.
 
@@ -63,15 +57,9 @@ def tensordot(a: Any, b: Any, axes: Axes = 2, **keywords: Any) -> Any:
 
 
 @overload
-def inner(
-    a: Array, b: Any, *, epilogue: Callable[..., torch.Tensor] | None = None,
-    return_arg: Literal[False] = False, **keywords: Unpack[ContractKeywords],
-) -> Array: ...
+def inner(a: Array, b: Any, **keywords: Unpack[TensorKeywords]) -> Array: ...
 @overload
-def inner(
-    a: Any, b: Any, *, epilogue: Function | None = None, return_arg: bool = False,
-    **keywords: Unpack[ContractKeywords],
-) -> Any: ...
+def inner(a: Any, b: Any, **keywords: Unpack[AnyKeywords]) -> Any: ...
 def inner(a: Any, b: Any, **keywords: Any) -> Any:
     """Sum of products over the last axes of both, as `numpy.inner` has it; of a scalar and anything their product.
 
@@ -87,15 +75,9 @@ def inner(a: Any, b: Any, **keywords: Any) -> Any:
 
 
 @overload
-def outer(
-    a: Array, b: Any, *, epilogue: Callable[..., torch.Tensor] | None = None,
-    return_arg: Literal[False] = False, **keywords: Unpack[ContractKeywords],
-) -> Array: ...
+def outer(a: Array, b: Any, **keywords: Unpack[TensorKeywords]) -> Array: ...
 @overload
-def outer(
-    a: Any, b: Any, *, epilogue: Function | None = None, return_arg: bool = False,
-    **keywords: Unpack[ContractKeywords],
-) -> Any: ...
+def outer(a: Any, b: Any, **keywords: Unpack[AnyKeywords]) -> Any: ...
 def outer(a: Any, b: Any, **keywords: Any) -> Any:
     """All products of an element of `a` with one of `b`, both flattened, as `numpy.outer` has it: (a.size, b.size).
 
@@ -113,16 +95,9 @@ def outer(a: Any, b: Any, **keywords: Any) -> Any:
 
 
 @overload
-def trace(
-    a: Array, offset: int = 0, axis1: int = 0, axis2: int = 1, *,
-    epilogue: Callable[..., torch.Tensor] | None = None,
-    return_arg: Literal[False] = False, **keywords: Unpack[ContractKeywords],
-) -> Array: ...
+def trace(a: Array, offset: int = 0, axis1: int = 0, axis2: int = 1, **keywords: Unpack[TensorKeywords]) -> Array: ...
 @overload
-def trace(
-    a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, *, epilogue: Function | None = None,
-    return_arg: bool = False, **keywords: Unpack[ContractKeywords],
-) -> Any: ...
+def trace(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, **keywords: Unpack[AnyKeywords]) -> Any: ...
 def trace(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, **keywords: Any) -> Any:
     """Sum along a diagonal of two axes, as `numpy.trace` has it; the result has the axes that are left.
 

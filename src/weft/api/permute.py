@@ -8,7 +8,7 @@ from typing import Any, Unpack, cast, overload
 
 import torch
 
-from weft.api.keywords import Equation, Function, PermuteKeywords, signed
+from weft.api.keywords import Equation, Function, MovingKeywords, PermuteKeywords, signed
 from weft.api.lookup import Terms, as_key, plan_of, said_options
 from weft.base.arrays import Array, as_result, as_tensor, is_array, is_subclass, like, source_of, without_neg
 from weft.base.describe import describe_call
@@ -36,17 +36,9 @@ _PLAIN = (float, int)  # of alpha and beta
 
 
 @overload
-def permute(
-    x: Array, equation: Equation, *, fn: Function | None = None, c: Any = None, alpha: Scalar = 1.0,
-    beta: Scalar | None = None, out: Any = None, extents: Mapping[Label, int] | None = None,
-    **options: Unpack[PermuteKeywords],
-) -> Array: ...
+def permute(x: Array, equation: Equation, **keywords: Unpack[MovingKeywords]) -> Array: ...
 @overload
-def permute(
-    x: Any, equation: Any, *, fn: Function | None = None, c: Any = None, alpha: Scalar = 1.0,
-    beta: Scalar | None = None, out: Any = None, extents: Mapping[Label, int] | None = None, reduce: Any = None,
-    **options: Unpack[PermuteKeywords],
-) -> Any: ...
+def permute(x: Any, equation: Any, *, reduce: Any = None, **keywords: Unpack[MovingKeywords]) -> Any: ...
 @signed("permute", ("x", "equation"))
 def permute(
     x: Any,

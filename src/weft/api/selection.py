@@ -240,11 +240,7 @@ def _packed(
     if function is not None:
         tensor = tensor.to(value_type(tensor.dtype, request.arithmetic.product))
         own = tuple(dict.fromkeys(term))
-        asked = Options(
-            request.arithmetic.accumulate, options.precision, functions=(function, None, None, None),
-            backend=request.backend, **_taken(hook, request, options),
-        )  # fmt: skip
-        tensor = _computed((term, (), own), tensor, asked, None)
+        tensor = _computed(hook, (term, (), own), tensor, request, options, precision=options.precision)
         term = own
     strides = mode_strides(term, Layout.of(tensor), extents)
     view = tensor.as_strided(
@@ -259,15 +255,10 @@ def _with_addend(
     values: torch.Tensor, places: torch.Tensor, c: torch.Tensor, request: Request, options: Options, largest: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The better of each value and C's; the place is -1 where that is C's. Of equal ones the pair counts."""
-    accumulate, function = request.arithmetic.accumulate, options.functions[HOOKS.index("c_fn")]
+    accumulate, output = request.arithmetic.accumulate, request.notation.output
     added = c.resolve_conj().resolve_neg().to(accumulate).expand(values.shape)
-    if function is not None:
-        asked = Options(
-            accumulate, functions=(function, None, None, None), backend=request.backend,
-            **_taken("c_fn", request, options),
-        )  # fmt: skip
-        output = request.notation.output
-        added = _computed((output, (), output), added.contiguous(), asked, None)
+    if options.functions[HOOKS.index("c_fn")] is not None:
+        added = _computed("c_fn", (output, (), output), added.contiguous(), request, options)
     better = added > values if largest else added < values
     if accumulate.is_floating_point:
         better |= added.isnan() & ~values.isnan()
@@ -277,34 +268,29 @@ def _with_addend(
 def _finished(values: torch.Tensor, request: Request, options: Options, out: Results | None) -> torch.Tensor:
     """D of the selected values: through the epilogue, in its type, in `out` where that is given."""
     assert not isinstance(out, tuple)
-    epilogue = options.functions[HOOKS.index("epilogue")]
-    if epilogue is None:
-        if out is not None:
-            return out.copy_(values)
-        return values.to(request.d_dtype)
+    if options.functions[HOOKS.index("epilogue")] is None:
+        return values.to(request.d_dtype) if out is None else out.copy_(values)
     output = request.notation.output
-    asked = Options(
-        request.d_dtype, functions=(None, None, None, epilogue), backend=request.backend,
-        **_taken("epilogue", request, options),
-    )  # fmt: skip
-    return _computed((output, (), output), values, asked, out)
+    return _computed("epilogue", (output, (), output), values, request, options, out, out_dtype=request.d_dtype)
 
 
-def _computed(equation: Any, values: torch.Tensor, options: Options, out: torch.Tensor | None) -> torch.Tensor:
-    """One function of a tensor's elements: the tensor's product with one."""
+def _computed(
+    hook: str, equation: Any, values: torch.Tensor, request: Request, options: Options,
+    out: torch.Tensor | None = None, **said: Any,
+) -> torch.Tensor:  # fmt: skip
+    """One function of a tensor's elements, with the operands and indices that it takes: the tensor's product with one.
+    The result is of the type of sums where nothing else is `said`."""
+    place = HOOKS.index(hook)
+    names = request.functions.names[place]
+    operands = {name: pair for name, pair in options.operands.items() if name in names}
+    indices = {name: label for name, label in options.indices.items() if name in names}
+    said = {"out_dtype": request.arithmetic.accumulate, **said}
+    asked = Options(operands=operands, indices=indices, backend=request.backend, **said)
+    asked = asked.having(**{"epilogue" if hook == "epilogue" else "a_fn": options.functions[place]})
     one = one_of(values.dtype, values.device)
-    found = find_plan(equation, values, one, options).run(values, one, None, 1.0, 1.0, out, options.tensors)
+    found = find_plan(equation, values, one, asked).run(values, one, None, 1.0, 1.0, out, asked.tensors)
     assert isinstance(found, torch.Tensor), "a function of one result"
     return found
-
-
-def _taken(hook: str, request: Request, options: Options) -> dict[str, Any]:
-    """The operands and indices that one function takes."""
-    names = request.functions.names[HOOKS.index(hook)]
-    return {
-        "operands": {name: pair for name, pair in options.operands.items() if name in names},
-        "indices": {name: label for name, label in options.indices.items() if name in names},
-    }
 
 
 def along_each(places: torch.Tensor, request: Request) -> list[torch.Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from operator import is_
@@ -10,15 +11,16 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 
 from weft.algebra import Algebra
-from weft.base.arrays import outside_transforms
+from weft.base.arrays import outside_transforms, written
 from weft.base.bounded_cache import BoundedCache
 from weft.base.describe import folded
 from weft.base.extensions import reader
-from weft.errors import UnsupportedError
+from weft.base.memory import check_room, workspace_error
+from weft.errors import UnsupportedError, is_out_of_memory
 from weft.fn.watched import Watched
 from weft.planner.planner import Choice
 from weft.planner.promotion import Tier
-from weft.planner.request import Request
+from weft.planner.request import Request, Results
 from weft.planner.schedule import Description
 from weft.planner.validity import generation
 from weft.plans.derivatives import differentiable
@@ -59,6 +61,8 @@ class PlanBase:
     that it knows and differ in the variant that they stand for.
     """
 
+    shape: tuple[int, ...]
+    dtypes: tuple[torch.dtype, ...]  # of all results
     _request: Request
     _variants: dict[Hashable, Variant]
     _viewed: Hashable = None  # the key of the variant that a view stands for; the plan itself stands for its first
@@ -235,6 +239,28 @@ class PlanBase:
     def _build(self, key: Any) -> Variant:
         """Describe, choose and build a variant."""
         raise NotImplementedError
+
+    def _launched(self, variant: Variant, out: Results | None, arguments: Callable[[Any], tuple[Any, ...]]) -> Any:
+        """What a variant writes, in `out` or in new tensors; `arguments`: those of its launch for such a place. Nothing
+        is launched where the result has no elements."""
+        device, new = self._request.device, 0
+        if out is None:
+            new = sum(math.prod(self.shape) * dtype.itemsize for dtype in self.dtypes)
+        check_room(device, new, variant.workspace_bytes)
+        given = () if out is None else out if isinstance(out, tuple) else (out,)
+        try:
+            if out is None:
+                found = tuple(torch.empty(self.shape, dtype=dtype, device=device) for dtype in self.dtypes)
+                out = found if self._request.outputs is not None else found[0]
+            if (out[0] if isinstance(out, tuple) else out).numel():
+                variant.launch(*arguments(out))
+        except (RuntimeError, MemoryError) as error:
+            if is_out_of_memory(error):
+                raise workspace_error(device, new, variant.workspace_bytes) from error
+            raise
+        if given:
+            written(given)
+        return out
 
     def _view(self, key: Any) -> Self:
         """A view of the plan that stands for one of its variants, which is built."""

@@ -6,7 +6,6 @@ layouts is one variant, planned and built when it first appears.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Generic, Unpack, overload
@@ -25,14 +24,13 @@ from weft.base.arrays import (
     is_subclass,
     returned,
     source_of,
-    written,
 )
 from weft.base.describe import describe_call
 from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced, outside_graphs
 from weft.base.factors import addition
-from weft.base.memory import check_room, new_tensor, workspace_error
+from weft.base.memory import new_tensor
 from weft.engine.calls import Calls, Place, present
-from weft.errors import ShapeError, call_context, is_out_of_memory
+from weft.errors import ShapeError, call_context
 from weft.oracle.reference import launcher
 from weft.planner.request import Request, Results, hook_types
 from weft.planner.schedule import NewTensor, Scalar
@@ -196,23 +194,9 @@ class Plan(PlanBase, Generic[Returned]):
         c, alpha, beta = self._factors(c, alpha, beta)
         if alpha == 0:
             return self._without_products(a, b, c, beta, out, operands), None
-        variant, device = self._fitting(a, b, c, out, operands or {}, scaled=alpha != 1), self._request.device
-        given = () if out is None else each_of(out)
-        new = 0 if out is not None else sum(math.prod(self.shape) * dtype.itemsize for dtype in self.dtypes)
-        check_room(device, new, variant.workspace_bytes)
-        try:
-            if out is None:
-                found = tuple(torch.empty(self.shape, dtype=dtype, device=device) for dtype in self.dtypes)
-                out = found if self._request.outputs is not None else found[0]
-            if (out[0] if isinstance(out, tuple) else out).numel():
-                variant.launch(*arguments_of(variant, a, b, c, out, alpha, beta, operands))
-        except (RuntimeError, MemoryError) as error:
-            if is_out_of_memory(error):
-                raise workspace_error(device, new, variant.workspace_bytes) from error
-            raise
-        if given:
-            written(given)
-        return out, variant
+        variant = self._fitting(a, b, c, out, operands or {}, scaled=alpha != 1)
+        arguments = partial(arguments_of, variant, a, b, c, alpha=alpha, beta=beta, operands=operands)
+        return self._launched(variant, out, arguments), variant
 
     @outside_graphs
     def bind(

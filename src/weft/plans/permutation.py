@@ -6,19 +6,18 @@ combination is one variant, planned and built when it first appears.
 
 from __future__ import annotations
 
-import math
 from functools import partial
 from typing import Any, Unpack, overload
 
 import torch
 
-from weft.base.arrays import Array, as_result, as_tensor, like, written
+from weft.base.arrays import Array, as_result, as_tensor, like
 from weft.base.describe import describe_call
 from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced, outside_graphs
 from weft.base.factors import addition
-from weft.base.memory import check_room, new_tensor, workspace_error
+from weft.base.memory import new_tensor
 from weft.engine.calls import Calls
-from weft.errors import DTypeError, ShapeError, UnsupportedError, call_context, is_out_of_memory
+from weft.errors import DTypeError, ShapeError, UnsupportedError, call_context
 from weft.oracle.permuting import permute_launcher
 from weft.planner.request import Request
 from weft.planner.schedule import NewTensor, Scalar
@@ -51,6 +50,7 @@ class PermutePlan(PlanBase):
         self._set_request(request)
         self.shape = output_shape(request.notation, request.extents)
         self.dtype = request.d_dtype
+        self.dtypes = (self.dtype,)
         self._variants = {}  # by D's layout, whether scaled, whether added to
         self._calls = Calls(CALLS_KNOWN)
         self._default = Layout.contiguous(self.shape, self.dtype)
@@ -123,23 +123,14 @@ class PermutePlan(PlanBase):
         if alpha == 0:
             return self._without_x(x, out, beta, c), None
         plain = alpha == 1 and c is None and self.is_lasting
-        given = () if out is None else (out,)
-        new = 0 if out is not None else math.prod(self.shape) * self.dtype.itemsize
-        check_room(self._request.device, new, variant.workspace_bytes)
-        try:
-            if out is None:
-                out = torch.empty(self.shape, dtype=self.dtype, device=self._request.device)
-            if out.numel():
-                addend = _addend(out, c) if beta != 0 and c is not None else None
-                # A launch sees memory as it is stored: conjugation is in the description, not in the tensor's bit.
-                variant.launch(x.conj() if x.is_conj() else x, addend, out, alpha, beta)
-        except (RuntimeError, MemoryError) as error:
-            if is_out_of_memory(error):
-                raise workspace_error(self._request.device, new, variant.workspace_bytes) from error
-            raise
-        if given:
-            written(given)
-        return out, self._known_call(variant, x, out, alpha, beta) if plain else None
+
+        def arguments(out: torch.Tensor) -> tuple[Any, ...]:
+            # A launch sees memory as it is stored: conjugation is in the description, not in the tensor's bit.
+            addend = _addend(out, c) if beta != 0 and c is not None else None
+            return x.conj() if x.is_conj() else x, addend, out, alpha, beta
+
+        result = self._launched(variant, out, arguments)
+        return result, self._known_call(variant, x, result, alpha, beta) if plain else None
 
     @outside_graphs
     def bind(
