@@ -74,7 +74,7 @@ def said_options(options: Mapping[str, Any]) -> tuple[tuple[Any, ...] | None, tu
 
 def find_plan(equation: Terms, a: torch.Tensor, b: torch.Tensor, options: Options) -> Plan:
     """The plan for this request, remembered by everything it depends on."""
-    key = _notation_key(equation)
+    key = notation_key(equation)
     return plan_of(Plan, resolved(_read(key), str(key), a, b, options), options)
 
 
@@ -94,19 +94,21 @@ def one_of(dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     return constant(1, dtype, device)
 
 
-def _notation_key(equation: Terms) -> str | Notation:
+def notation_key(
+    equation: Terms, expected: str = "three sequences (modes_a, modes_b, modes_d)", count: int = 3, **new: bool
+) -> str | Notation:
     """Text and what was read before as it is, sequences of labels as a `Notation`: either can be looked up."""
     if isinstance(equation, (str, Notation)):
         return equation
     terms = terms_of(equation)
-    if len(terms) != 3:
-        raise NotationError(f"labels come as three sequences (modes_a, modes_b, modes_d), {len(terms)} are given")
-    return from_sequences(*terms)
+    if len(terms) != count:
+        raise NotationError(f"labels come as {expected}, {len(terms)} are given")
+    return from_sequences(*terms, **new)
 
 
 def read_notation(equation: Terms) -> Notation:
     """An equation of two operands, text or sequences of labels."""
-    return _read(_notation_key(equation))
+    return _read(notation_key(equation))
 
 
 def _read(equation: str | Notation) -> Notation:

@@ -9,7 +9,7 @@ from typing import Any, Unpack, cast, overload
 import torch
 
 from weft.api.keywords import Equation, Function, MovingKeywords, PermuteKeywords, signed
-from weft.api.lookup import Terms, as_key, plan_of, said_options
+from weft.api.lookup import Terms, as_key, notation_key, plan_of, said_options
 from weft.base.arrays import Array, as_result, as_tensor, is_array, is_subclass, like, source_of, without_neg
 from weft.base.describe import describe_call
 from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced, outside_graphs
@@ -29,7 +29,7 @@ from weft.plans.permutation import PermutePlan
 from weft.spec import Label, Layout, Notation, parse
 from weft.spec.contraction import Arithmetic
 from weft.spec.dtypes import dtype_name
-from weft.spec.notation import expand, from_sequences, terms_of
+from weft.spec.notation import expand
 from weft.spec.permutation import checked_extents, permutation_extents
 
 _PLAIN = (float, int)  # of alpha and beta
@@ -301,10 +301,4 @@ def _result_type(value: torch.dtype, out_dtype: OutDtype) -> torch.dtype:
 
 
 def _notation_key(equation: Terms) -> str | Notation:
-    """Text and what was read before as it is, sequences of labels as a `Notation`: either can be looked up."""
-    if isinstance(equation, (str, Notation)):
-        return equation
-    terms = terms_of(equation)
-    if len(terms) != 2:
-        raise NotationError(f"labels come as two sequences (modes of x, modes of the result), {len(terms)} are given")
-    return from_sequences(*terms, new_labels=True)
+    return notation_key(equation, "two sequences (modes of x, modes of the result)", 2, new_labels=True)

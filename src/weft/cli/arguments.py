@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from weft.errors import NotationError, UnsupportedError
 
 if TYPE_CHECKING:
     import torch
 
+FunctionName = Annotated[
+    str | None, typer.Option(help="A function of torch or weft.functions, by name; several with commas.")
+]
 _POWERS = {"K": 1e3, "M": 1e6, "G": 1e9}
 _MOST = 10000  # numbers of one range
 _ROOM = 60  # characters of a mistyped part that an error repeats
@@ -152,6 +157,14 @@ def _function(name: str) -> Callable[..., Any]:
             f"neither torch.nn.functional nor torch nor weft.functions has a function '{name}'{nearest(name, words)}"
         )
     return found
+
+
+def read_contraction(functions: Mapping[str, str | None], precision: str | None, **types: str | None) -> dict[str, Any]:
+    """The functions, number types and precision of a contraction, as `weft.api.describe.hypothetical` takes them."""
+    found: dict[str, Any] = {"precision": read_precision(precision)}
+    for what, name in types.items():
+        found[what] = None if name is None else read_dtype(name, f"--{what.replace('_', '-')}")
+    return found | {hook: read_function(name) for hook, name in functions.items()}
 
 
 def split(text: str | None) -> tuple[str, ...]:

@@ -13,8 +13,7 @@ from weft.base.version import __version__
 from weft.machine.ceilings import Ceilings
 from weft.machine.stamp import cpu_name, driver_version, package_version
 from weft.machine.store import cache_directory
-
-_INDENT = 12
+from weft.plans.explain.lines import section
 
 
 def describe(device: torch.device, known: Ceilings | None) -> str:
@@ -27,11 +26,7 @@ def describe(device: torch.device, known: Ceilings | None) -> str:
         "self-test": _selftest(device),
         "cache": _cache(cache_directory()),
     }
-    return "\n".join(
-        f"{name if at == 0 else '':<{_INDENT}}{line}"
-        for name, lines in sections.items()
-        for at, line in enumerate(lines)
-    )
+    return "\n".join(line for name, lines in sections.items() for line in section(name, lines))
 
 
 def _device(device: torch.device) -> list[str]:

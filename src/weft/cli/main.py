@@ -16,13 +16,13 @@ from weft.cli import cache as cache_commands
 from weft.cli import doctor as doctor_command
 from weft.cli import tune as tune_commands
 from weft.cli.arguments import (
+    FunctionName,
+    read_contraction,
     read_device,
     read_dtype,
     read_extents,
-    read_function,
     read_indices,
     read_operands,
-    read_precision,
     read_strides,
 )
 from weft.cli.terminal import MISUSED, console, device_ceilings, end, errors_in_a_line, progress
@@ -41,9 +41,6 @@ app = typer.Typer(
 
 Backend = Annotated[str, typer.Option(help="auto, triton, cpu or reference.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ...; a GPU where there is one.")]
-FunctionName = Annotated[
-    str | None, typer.Option(help="A function of torch or weft.functions, by name; several with commas.")
-]
 
 
 def main() -> None:
@@ -174,16 +171,11 @@ def explain(
         from weft.plans.explain.data import report as data_of
         from weft.plans.explain.report import explain as text_of
 
+        functions = {"a_fn": a_fn, "b_fn": b_fn, "epilogue": epilogue}
         request = hypothetical(
             equation,
             read_extents(extents),
-            dtype=read_dtype(dtype),
-            out_dtype=read_dtype(out_dtype, "--out-dtype") if out_dtype is not None else None,
-            precision=read_precision(precision),
-            accumulate=read_dtype(accumulate, "--accumulate") if accumulate is not None else None,
-            a_fn=read_function(a_fn),
-            b_fn=read_function(b_fn),
-            epilogue=read_function(epilogue),
+            **read_contraction(functions, precision, dtype=dtype, out_dtype=out_dtype, accumulate=accumulate),
             operands=read_operands(operands, read_dtype(dtype)),
             indices=read_indices(indices),
             algebra=algebra,

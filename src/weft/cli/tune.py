@@ -19,11 +19,10 @@ import typer
 from weft.base.extensions import provided
 from weft.base.figures import duration
 from weft.cli.arguments import (
+    FunctionName,
+    read_contraction,
     read_device,
-    read_dtype,
     read_extents,
-    read_function,
-    read_precision,
     read_work,
     split,
     split_cases,
@@ -38,11 +37,6 @@ if TYPE_CHECKING:
     from weft.tune.candidates import Effort
 
 CPU_WORK = 1 << 22  # multiply-adds of a suite's case on a CPU, as in `weft bench`
-
-FunctionName = Annotated[
-    str | None, typer.Option(help="A function of torch or weft.functions, by name; several with commas.")
-]
-
 
 def register(app: typer.Typer) -> None:
     """Add the command to `app`."""
@@ -81,6 +75,7 @@ def tune(
 ) -> None:
     """Measure candidates, check them, and store the fastest for later plans: of one equation or of a suite."""
     with errors_in_a_line():
+        from weft.cli.tuning.run import of_equation
         from weft.tune.candidates import Effort
 
         place = read_device(device)
@@ -95,51 +90,19 @@ def tune(
             types, only = split(pairs), split_cases(cases)
             chosen, skipped = of_suite(suite, types, only, work=most, device=place, backend=backend)
         else:
-            chosen = _of_equation(
-                str(equation), extents, place, backend, workspace_limit,
-                types={"dtype": dtype, "out_dtype": out_dtype, "accumulate": accumulate},
-                functions={"a_fn": a_fn, "b_fn": b_fn, "epilogue": epilogue},
-                precision=read_precision(precision),
-            )  # fmt: skip
+            if extents is None:
+                raise UnsupportedError("an equation needs --extents: a=16,b=16,...")
+            functions = {"a_fn": a_fn, "b_fn": b_fn, "epilogue": epilogue}
+            chosen = [of_equation(
+                str(equation), read_extents(extents), workspace_limit=workspace_limit,
+                backend=backend if backend != "auto" else "triton" if place.type == "cuda" else "cpu",
+                **read_contraction(functions, precision, dtype=dtype, out_dtype=out_dtype, accumulate=accumulate),
+            )]  # fmt: skip
         effort = Effort(leaders=leaders, samples=samples, seed=seed, budget=budget, jobs=jobs)
         if calibrate:
             _calibrate(chosen, effort, out)
             return
         _finish(_run(chosen, effort, place, suite or "", skipped, again, out))
-
-
-def _of_equation(
-    equation: str,
-    extents: str | None,
-    place: torch.device,
-    backend: str,
-    workspace_limit: int | None,
-    *,
-    types: dict[str, str | None],
-    functions: dict[str, str | None],
-    precision: str | torch.dtype | None,
-) -> list[Job]:
-    """The job of one equation, its number types and functions by name."""
-    from weft.cli.tuning.run import of_equation
-
-    if extents is None:
-        raise UnsupportedError("an equation needs --extents: a=16,b=16,...")
-    if backend == "auto":
-        backend = "triton" if place.type == "cuda" else "cpu"
-    job = of_equation(
-        equation,
-        read_extents(extents),
-        **{what: read_dtype(name, _option(what)) if name is not None else None for what, name in types.items()},
-        **{hook: read_function(name) for hook, name in functions.items()},
-        precision=precision,
-        workspace_limit=workspace_limit,
-        backend=backend,
-    )
-    return [job]
-
-
-def _option(what: str) -> str:
-    return "--" + what.replace("_", "-")
 
 
 def _run(

@@ -75,7 +75,7 @@ class ContractCall:
         operands = {name: (modes, tensor) for (name, (modes, _)), tensor in given}
         return a, b, c, replace(self.options, operands=operands) if operands else self.options
 
-    def run(self, tensors: Tensors, alpha: Scalar, beta: Scalar, out: Tensors | None = None) -> Tensors:
+    def run(self, tensors: Tensors, alpha: Scalar = 1.0, beta: Scalar = 1.0, out: Tensors | None = None) -> Tensors:
         """All results, D first, differentiable; they are `out` where that is given."""
         target: Any = None if out is None else out[0] if len(out) == 1 else tuple(out)
         if self.words is not None and (out is None or len(out) == 1):

@@ -18,14 +18,13 @@ import torch
 import jax
 from weft.api.lookup import find_plan
 from weft.base.describe import describe_call
-from weft.compiled.contraction import ContractCall, spelled_options
-from weft.compiled.letters import letters
-from weft.compiled.text import read, stand_in, text_of
+from weft.compiled.contraction import spelled_options
+from weft.compiled.text import stand_in, text_of
 from weft.errors import ArgumentError, call_context
 from weft.fn.binding import bind
 from weft.jax.custom_call import Spec, Tensors
 from weft.jax.functions import as_torch
-from weft.jax.operation import Operation, apply, by_torch, given_operands, name_of, said_keywords, spec_of, with_mode
+from weft.jax.operation import SaidOperation, apply, by_torch, given_operands, name_of, said_keywords, spec_of, widened
 from weft.planner.options import NO_FUNCTIONS, Options
 from weft.planner.request import HOOKS, Request, hook_types
 from weft.plans.keywords import read_options, refuse_unknown
@@ -33,14 +32,12 @@ from weft.spec.contraction import output_shape
 from weft.spec.type_names import read_dtype
 
 Function = Callable[..., Any]
-_BATCH = ("batch",)  # a label that no user has
 
 
 @dataclass(frozen=True)
-class ContractOperation(Operation):
+class ContractOperation(SaidOperation):
     """A contraction of two arrays and of what its functions take beside their values, as its text says it."""
 
-    text: str
     recorded = True  # what it launches goes into XLA's CUDA graphs
 
     @staticmethod
@@ -48,11 +45,6 @@ class ContractOperation(Operation):
         """The contraction of such arrays, and with options whose operands stand for others."""
         a, b = ((each.dtype, len(each.shape)) for each in arrays[:2])
         return ContractOperation(spelled_options(equation, (a, b), "meta", options, False, False, False)[0])
-
-    @property
-    def call(self) -> ContractCall:
-        found: ContractCall = read(self.text)
-        return found
 
     @property
     def linear(self) -> bool:  # type: ignore[override]
@@ -74,22 +66,18 @@ class ContractOperation(Operation):
         return tuple(Spec(shape, dtype) for dtype in self.call.types)
 
     def run(self, operands: Tensors, results: Tensors) -> None:
-        self.call.run(operands, 1.0, 1.0, results)
+        self.call.run(operands, out=results)
 
     def bound(self, operands: Tensors, results: Tensors) -> Callable[[], object]:
         a, b, _, options = self.call.split(operands)
         out = tuple(results) if len(results) > 1 else results[0]
         return find_plan(self.call.equation, a, b, options).bind(a, b, out, operands=options.tensors or None)
 
-    def computed(self, operands: Tensors) -> Tensors:
-        return self.call.run(operands, 1.0, 1.0)
-
     def batched(self, places: Sequence[int | None], operands: Sequence[Spec]) -> ContractOperation | None:
         options = self.call.options
         beside = {name: str(modes) for name, (modes, _) in options.operands.items()}
-        terms = [*self.terms[:2], *beside.values()]
-        letter = letters([*terms, self.terms[2], (_BATCH,)])[_BATCH]
-        a, b, *others = ["".join(with_mode(letter, term, at)) for term, at in zip(terms, places, strict=True)]
+        letter, terms = widened([*self.terms[:2], *beside.values()], places, self.terms[2])
+        a, b, *others = map("".join, terms)
         if letter not in a + b:
             return None
         named = {name: (modes, None) for name, modes in zip(beside, others, strict=True)}

@@ -16,7 +16,8 @@ from jax.interpreters import ad, batching, mlir
 import jax
 from weft.algebra import NAMED, Algebra
 from weft.base.arrays import grad_mode, without_autocast
-from weft.compiled.text import settled_algebra
+from weft.compiled.letters import letters
+from weft.compiled.text import read, settled_algebra
 from weft.errors import DTypeError, UnsupportedError, WeftError
 from weft.jax.custom_call import Spec, Tensors, register
 from weft.planner.options import operand_pairs
@@ -58,6 +59,21 @@ class Operation:
     def transposed(self, at: int, cotangent: Any, other: Any, aval: Any) -> Any:
         """The gradient of an operand of what is linear."""
         raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class SaidOperation(Operation):
+    """What a text describes: see `weft.compiled.text`."""
+
+    text: str
+
+    @property
+    def call(self) -> Any:
+        return read(self.text)
+
+    def computed(self, operands: Tensors) -> Tensors:
+        found: Tensors = self.call.run(operands)
+        return found
 
 
 weft_p = jax.extend.core.Primitive("weft")
@@ -143,9 +159,14 @@ def _settled(algebra: Algebra, types: Sequence[torch.dtype], keywords: Mapping[s
     return algebra if found is None else found
 
 
-def with_mode(letter: str, term: Sequence[str], at: int | None) -> tuple[str, ...]:
-    """The labels of an operand with one more in that place; as they are where the operand has none more."""
-    return tuple(term) if at is None else (*term[:at], letter, *term[at:])
+def widened(
+    terms: Sequence[Sequence[Any]], places: Sequence[int | None], *results: Sequence[Any]
+) -> tuple[str, list[tuple[Any, ...]]]:
+    """A letter that is in no term, and the operands' terms with it in those places, as they are where that is None."""
+    batch = ("batch",)  # a label that no user has
+    letter = letters([*terms, *results, (batch,)])[batch]
+    pairs = zip(terms, places, strict=True)
+    return letter, [tuple(term) if at is None else (*term[:at], letter, *term[at:]) for term, at in pairs]
 
 
 @weft_p.def_abstract_eval

@@ -12,15 +12,14 @@ import torch
 from weft.base.arrays import grad_mode
 from weft.base.describe import describe_many
 from weft.cascades.notation import CascadeNotation
-from weft.compiled.cascades import CascadeCall, plan_text, spelled_cascade
+from weft.compiled.cascades import plan_text, spelled_cascade
 from weft.compiled.letters import letters, spelled_equation
-from weft.compiled.text import read
 from weft.engine.memo import Memo
 from weft.errors import ArgumentError, UnsupportedError, call_context
 from weft.fn.binding import bind
 from weft.jax.custom_call import Spec, Tensors
 from weft.jax.functions import as_torch
-from weft.jax.operation import Operation, by_torch, given_operands, said_keywords, spec_of, with_mode
+from weft.jax.operation import Operation, SaidOperation, by_torch, given_operands, said_keywords, spec_of, widened
 from weft.networks.public import network as plan_network
 from weft.planner.options import read_indices
 from weft.plans.keywords import refuse_unknown
@@ -28,7 +27,6 @@ from weft.spec import parse
 from weft.spec.notation import expand
 from weft.spec.type_names import read_dtype
 
-_BATCH = ("batch",)  # a label that no user has
 _PLANS = Memo("jax: networks", 256)
 _TENSORS = "arrays of JAX are its operands, and make its results"
 #: Keywords of `weft.network` that are not for arrays of JAX, and why.
@@ -76,9 +74,8 @@ class NetworkOperation(Operation):
         return self.plan(specs, operands[0].device)
 
     def batched(self, places: Sequence[int | None], operands: Sequence[Spec]) -> NetworkOperation:
-        letter = letters([*self.terms, self.output, (_BATCH,)])[_BATCH]
-        terms = tuple("".join(with_mode(letter, term, at)) for term, at in zip(self.terms, places, strict=True))
-        return replace(self, terms=terms, output=letter + self.output)
+        letter, terms = widened(self.terms, places, self.output)
+        return replace(self, terms=tuple(map("".join, terms)), output=letter + self.output)
 
 
 def _network(operation: NetworkOperation, operands: tuple[Spec, ...], device: Any) -> Any:
@@ -91,31 +88,20 @@ def _network(operation: NetworkOperation, operands: tuple[Spec, ...], device: An
 
 
 @dataclass(frozen=True)
-class CascadeOperation(Operation):
+class CascadeOperation(SaidOperation):
     """A contraction, a function with reductions, and a second contraction, as its text says it."""
-
-    text: str
-
-    @property
-    def call(self) -> CascadeCall:
-        found: CascadeCall = read(self.text)
-        return found
 
     def results(self, operands: Sequence[Spec]) -> tuple[Spec, ...]:
         call = self.call
         call.plan(call.notation, call.terms, [each.empty("cpu") for each in operands])  # tells now what is wrong
         return tuple(Spec(tuple(each.shape), each.dtype) for each in call.results([each.empty() for each in operands]))
 
-    def computed(self, operands: Tensors) -> Tensors:
-        return self.call.run(operands)
-
     def batched(self, places: Sequence[int | None], operands: Sequence[Spec]) -> CascadeOperation | None:
         call, given = self.call, self.call.notation
         if all(at is None for at in places[:2]):
             return None
-        letter = letters([given.a, given.b, given.s, given.c or (), given.d or (), (_BATCH,)])[_BATCH]
         terms = [given.a, given.b, *(() if given.c is None else (given.c,)), *(modes for _, modes in call.terms)]
-        a, b, *others = [with_mode(letter, term, at) for term, at in zip(terms, places, strict=True)]
+        letter, (a, b, *others) = widened(terms, places, given.s, given.d or ())
         c, d = (None, None) if given.d is None else (others.pop(0), (letter, *given.d))
         named = tuple(zip(call.options.operands, others, strict=True))
         wider = CascadeNotation(a, b, (letter, *given.s), c, d)

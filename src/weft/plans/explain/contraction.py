@@ -9,7 +9,7 @@ from weft.base.figures import duration, si
 from weft.machine.ceilings import Ceilings, rate_name
 from weft.machine.counts import contraction_work
 from weft.machine.roofline import Floor, contraction_floor
-from weft.planner.request import Request
+from weft.planner.request import HOOKS, Request
 from weft.planner.schedule import Schedule
 from weft.plans.explain.lines import function_name, mode_table, source_of
 from weft.spec import Contraction, Layout, Role
@@ -21,15 +21,22 @@ _PLACES = ("on values of A as they are read", "on values of B as they are read",
            "on the sums before they are stored")  # fmt: skip
 
 
+needed = contraction_work
+
+
 def floor(contraction: Contraction, known: Ceilings) -> Floor:
     return contraction_floor(contraction, known, in_graph=True)
 
 
-def operation(request: Request, contraction: Contraction) -> list[str]:
+def tensors(contraction: Contraction) -> list[tuple[str, int, Layout]]:
+    """Names, places among a mode's strides, and layouts."""
+    layouts = (contraction.a, contraction.b, contraction.c, contraction.d)
+    return [(name, at, layout) for at, (name, layout) in enumerate(zip("ABCD", layouts, strict=True)) if layout]
+
+
+def operation(request: Request, contraction: Contraction) -> tuple[str, str]:
     a, b = request.notation.inputs
-    head = f"{term_text(a)},{term_text(b)}->{term_text(request.notation.output)}"
-    where = request.target.name if request.backend != "reference" else str(request.device)
-    return [f"{head}  by the {request.backend} backend on {where}", f"  {_formula(request, contraction)}"]
+    return f"{term_text(a)},{term_text(b)}->{term_text(request.notation.output)}", _formula(request, contraction)
 
 
 def _formula(request: Request, contraction: Contraction) -> str:
@@ -64,8 +71,7 @@ def _formula(request: Request, contraction: Contraction) -> str:
 
 def modes(contraction: Contraction) -> list[str]:
     """One line for each canonical mode: extent, role, and its stride in each tensor ("." where it is absent)."""
-    tensors = [(name, at) for at, (name, layout) in enumerate(_layouts(contraction)) if layout is not None]
-    lines = mode_table(contraction.modes, tensors, [_ROLES[mode.role] for mode in contraction.modes])
+    lines = mode_table(contraction.modes, tensors(contraction), [_ROLES[mode.role] for mode in contraction.modes])
     sizes = [("batch", contraction.batch)] if contraction.batch != 1 else []
     sizes += [("M", contraction.m), ("N", contraction.n), ("K", contraction.k)]
     return [*lines, "together " + ", ".join(f"{name} = {size}" for name, size in sizes)]
@@ -73,9 +79,7 @@ def modes(contraction: Contraction) -> list[str]:
 
 def types(contraction: Contraction) -> list[str]:
     arithmetic = contraction.arithmetic
-    stored = ", ".join(
-        f"{name} {dtype_name(layout.dtype)}" for name, layout in _layouts(contraction) if layout is not None
-    )
+    stored = ", ".join(f"{name} {dtype_name(layout.dtype)}" for name, _, layout in tensors(contraction))
     how = "3m" if arithmetic.three else "ieee_bound" if arithmetic.split else arithmetic.precision
     return [
         f"stored {stored}; products {dtype_name(arithmetic.product)} ({how}), "
@@ -86,9 +90,8 @@ def types(contraction: Contraction) -> list[str]:
 def fused(request: Request, contraction: Contraction) -> list[str]:
     """One line for each function, then one for each operand, coordinate and further result."""
     functions = (contraction.a_fn, contraction.b_fn, contraction.c_fn, contraction.epilogue)
-    names = ("a_fn", "b_fn", "c_fn", "epilogue")
     lines = []
-    for name, function, raw, place in zip(names, functions, request.functions.raw, _PLACES, strict=True):
+    for name, function, raw, place in zip(HOOKS, functions, request.functions.raw, _PLACES, strict=True):
         if function is not None:
             cost = f", {function.flops} flops an element" if function.flops else ""
             lines.append(f"{name} = {function_name(raw)}, {place}, in {dtype_name(function.dtypes[0])}{cost}")
@@ -151,8 +154,3 @@ def roof(contraction: Contraction, known: Ceilings, floor: Floor) -> list[str]:
         f"ceilings of {known.device}, {source_of(known)}:",
         rates,
     ]
-
-
-def _layouts(contraction: Contraction) -> Sequence[tuple[str, Layout | None]]:
-    layouts = (contraction.a, contraction.b, contraction.c, contraction.d)
-    return list(zip("ABCD", layouts, strict=True))

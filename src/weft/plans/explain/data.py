@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from weft.machine.counts import Work, contraction_work
+from weft.machine.counts import Work
 from weft.machine.roofline import Floor
 from weft.planner.planner import Choice
 from weft.planner.request import Request
 from weft.planner.schedule import Description, Schedule
 from weft.plans.explain import contraction, permutation
 from weft.plans.explain.ceilings import known_ceilings
+from weft.plans.explain.lines import device_of, function_name
 from weft.spec import Contraction
 from weft.spec.dtypes import dtype_name
 from weft.spec.permutation import Permutation
@@ -100,38 +100,33 @@ class Report:
 
 def report(request: Request, description: Description, choice: Choice | None) -> Report:
     """The report of a request, of its canonical form, and of what was chosen (None: the reference backend)."""
+    moves = isinstance(description, Permutation)
+    about: Any = permutation if moves else contraction
     known, _ = known_ceilings(request.target)
-    floor: Floor | None = None
-    work: Work
-    if isinstance(description, Permutation):
-        work = permutation.needed(description)
-        floor = permutation.floor(description, known) if known is not None else None
-        types, functions, roles = _types_of_move(description), _functions(("fn",), request.functions.raw[:1]), False
-        tensors: Sequence[tuple[str, int]] = (("X", 0), ("D", 3))
-    else:
-        work = contraction_work(description)
-        floor = contraction.floor(description, known) if known is not None else None
-        types, roles = _types(description), True
-        functions = _functions(("a_fn", "b_fn", "c_fn", "epilogue"), request.functions.raw)
-        tensors = [("A", 0), ("B", 1), *([("C", 2)] if description.c is not None else []), ("D", 3)]
+    work: Work = about.needed(description)
+    floor: Floor | None = about.floor(description, known) if known is not None else None
+    types = {name: dtype_name(layout.dtype) for name, _, layout in about.tensors(description)}
     tiles: dict[str, Any] = {}
-    if choice is not None and isinstance(description, Contraction):
-        tiles = contraction.tiles(description, choice.best.schedule)
+    if isinstance(description, Contraction):
+        arithmetic = description.arithmetic
+        types |= {"products": dtype_name(arithmetic.product), "sums": dtype_name(arithmetic.accumulate)}
+        tiles = contraction.tiles(description, choice.best.schedule) if choice is not None else {}
+    raw = zip(about.HOOKS, request.functions.raw, strict=False)
     return Report(
         equation=request.text,
         backend=request.backend,
-        device=request.target.name if request.backend != "reference" else str(request.device),
+        device=device_of(request),
         modes=tuple(
             ModeReport(
                 name=mode.name,
                 extent=mode.extent,
-                role=mode.role.value if roles else "",
-                strides={name: mode.strides[at] for name, at in tensors},
+                role="" if moves else mode.role.value,
+                strides={name: mode.strides[at] for name, at, _ in about.tensors(description)},
             )
             for mode in description.modes
         ),
         types=types,
-        functions=functions,
+        functions={hook: function_name(function) for hook, function in raw if function is not None},
         flops=work.flops,
         function_flops=work.function_flops,
         bytes_read=work.reads,
@@ -173,20 +168,3 @@ def _chosen(choice: Choice | None) -> dict[str, Any]:
         ),
         "excluded": choice.excluded,
     }  # fmt: skip
-
-
-def _types(description: Contraction) -> dict[str, str]:
-    layouts = (("A", description.a), ("B", description.b), ("C", description.c), ("D", description.d))
-    found = {name: dtype_name(layout.dtype) for name, layout in layouts if layout is not None}
-    arithmetic = description.arithmetic
-    return found | {"products": dtype_name(arithmetic.product), "sums": dtype_name(arithmetic.accumulate)}
-
-
-def _types_of_move(description: Permutation) -> dict[str, str]:
-    return {"X": dtype_name(description.x.dtype), "D": dtype_name(description.d.dtype)}
-
-
-def _functions(hooks: Sequence[str], raw: Sequence[object]) -> dict[str, str]:
-    from weft.plans.explain.lines import function_name
-
-    return {hook: function_name(function) for hook, function in zip(hooks, raw, strict=True) if function is not None}

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weft.machine.ceilings import Ceilings
-from weft.spec import Mode
+from weft.planner.request import Request
+from weft.spec import Layout, Mode
 
 MODES_SHOWN = 10
 _INDENT = 12  # columns for the name of each section
@@ -29,20 +30,25 @@ def aligned(rows: Sequence[tuple[str, ...]], left: tuple[int, ...]) -> list[str]
 
 
 def mode_table(
-    modes: Sequence[Mode], tensors: Sequence[tuple[str, int]], roles: Sequence[str] | None = None
+    modes: Sequence[Mode], tensors: Sequence[tuple[str, int, Layout]], roles: Sequence[str] | None = None
 ) -> list[str]:
     """One line for each mode: extent, role where roles are given, and its stride in each tensor.
 
     `tensors` are names with their places among a mode's strides; "." stands for stride 0.
     """
     shown = modes[:MODES_SHOWN]
-    rows = [("", "extent", *(("role",) if roles is not None else ()), *(f"{name} stride" for name, _ in tensors))]
+    rows = [("", "extent", *(("role",) if roles is not None else ()), *(f"{name} stride" for name, *_ in tensors))]
     for at, mode in enumerate(shown):
-        strides = [mode.strides[place] for _, place in tensors]
+        strides = [mode.strides[place] for _, place, _ in tensors]
         role = (roles[at],) if roles is not None else ()
         rows.append((mode.name, str(mode.extent), *role, *(str(stride) if stride else "." for stride in strides)))
     more = len(modes) - len(shown)
     return aligned(rows, left=(0,) if roles is None else (0, 2)) + ([f"... and {more} more"] if more else [])
+
+
+def device_of(request: Request) -> str:
+    """Where a request runs."""
+    return request.target.name if request.backend != "reference" else str(request.device)
 
 
 def function_name(raw: object) -> str:

@@ -15,6 +15,7 @@ from weft.spec.dtypes import dtype_name
 from weft.spec.notation import term_text
 from weft.spec.permutation import Permutation
 
+HOOKS = ("fn",)
 _KINDS = {
     "copy": "a copy: no mode passes another",
     "transpose": "a transposition of matrices: the two innermost modes change places",
@@ -26,22 +27,23 @@ def floor(permutation: Permutation, known: Ceilings) -> Floor:
     return work_floor(needed(permutation), known, in_graph=True)
 
 
-def operation(request: Request, permutation: Permutation) -> list[str]:
+def tensors(permutation: Permutation) -> list[tuple[str, int, Layout]]:
+    """Names, places among a mode's strides, and layouts."""
+    return [("X", 0, permutation.x), ("D", 3, permutation.d)]
+
+
+def operation(request: Request, permutation: Permutation) -> tuple[str, str]:
     (term,), output = request.moved.inputs, request.moved.output
-    where = request.target.name if request.backend != "reference" else str(request.device)
     value = f"conj(X[{term_text(term)}])" if permutation.conjugate else f"X[{term_text(term)}]"
     value = f"fn({value})" if permutation.fn is not None else value
     value = f"alpha * {value}" if permutation.scaled else value
     total = f"{value} + beta * D[{term_text(output)}]" if permutation.c is not None else value
-    return [
-        f"{term_text(term)}->{term_text(output)}  by the {request.backend} backend on {where}",
-        f"  D[{term_text(output)}] = {total}",
-    ]
+    return f"{term_text(term)}->{term_text(output)}", f"D[{term_text(output)}] = {total}"
 
 
 def modes(permutation: Permutation) -> list[str]:
     """One line for each canonical mode: extent and strides ("." where X repeats itself)."""
-    lines = mode_table(permutation.modes, (("X", 0), ("D", 3))) if permutation.modes else []
+    lines = mode_table(permutation.modes, tensors(permutation)) if permutation.modes else []
     return [*lines, f"together {_KINDS[permutation.kind].format(len(permutation.modes))}"]
 
 

@@ -16,7 +16,7 @@ from weft.planner.request import Request
 from weft.planner.schedule import Description
 from weft.plans.explain import contraction, permutation
 from weft.plans.explain.ceilings import known_ceilings
-from weft.plans.explain.lines import section
+from weft.plans.explain.lines import device_of, section
 from weft.spec.permutation import Permutation
 
 CANDIDATES_SHOWN = 4
@@ -51,7 +51,8 @@ def explain(
         "excluded": _excluded(choice, request.workspace_limit),
     }
     lines = [line for name, found in sections.items() for line in section(name, found)]
-    return "\n".join([*about.operation(request, description), *lines])
+    head, formula = about.operation(request, description)
+    return "\n".join([f"{head}  by the {request.backend} backend on {device_of(request)}", f"  {formula}", *lines])
 
 
 def _plan(
