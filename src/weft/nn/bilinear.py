@@ -5,13 +5,13 @@ from __future__ import annotations
 import torch
 
 from weft.api.contract import contract
-from weft.nn.activations import Activation, Function, finish
-from weft.nn.fused import Fused, check_features, empty, parameter_type, uniform
+from weft.nn.activations import Activation
+from weft.nn.fused import Weighted, check_features
 from weft.spec.arguments import reads
 from weft.spec.type_names import DTypeLike
 
 
-class Bilinear(Fused):
+class Bilinear(Weighted):
     """``activation(x1 @ weight[o] @ x2 + bias[o])`` for each feature o: `torch.nn.Bilinear` with an activation.
 
     `x1` is (..., in1_features), `x2` (..., in2_features), the result (..., out_features); `weight` is (out_features,
@@ -38,16 +38,8 @@ class Bilinear(Fused):
     ) -> None:
         super().__init__(activation)
         self.in1_features, self.in2_features, self.out_features = in1_features, in2_features, out_features
-        kind, shape = parameter_type(dtype), (out_features, in1_features, in2_features)
-        self.weight = torch.nn.Parameter(empty(shape, device, kind))
-        self.bias = torch.nn.Parameter(empty((out_features,), device, kind)) if bias else None
-        self.reset_parameters()
-        self._fuse()
-
-    def reset_parameters(self) -> None:
-        """Draw the initial values anew."""
-        uniform(self.weight, self.in1_features)
-        uniform(self.bias, self.in1_features)
+        shape = (out_features, in1_features, in2_features)
+        self._hold(shape, shape[:1] if bias else None, in1_features, device, dtype)
 
     def forward(self, x1: torch.Tensor, x2: torch.Tensor) -> torch.Tensor:
         for name, x, features in (("x1", x1, self.in1_features), ("x2", x2, self.in2_features)):
@@ -64,8 +56,3 @@ class Bilinear(Fused):
         features = f"in1_features={self.in1_features}, in2_features={self.in2_features}"
         text = f"{features}, out_features={self.out_features}, bias={self.bias is not None}"
         return f"{text}{self._activation_text()}"
-
-    _epilogue: Function | None
-
-    def _functions(self, function: Function | None) -> dict[str, Function | None]:
-        return {"_epilogue": finish(False, self.bias is not None, function)}

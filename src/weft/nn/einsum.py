@@ -9,15 +9,15 @@ import torch
 
 from weft.api.contract import contract
 from weft.errors import NotationError, ShapeError
-from weft.nn.activations import Activation, Function, finish
-from weft.nn.fused import Fused, empty, parameter_type, uniform
+from weft.nn.activations import Activation
+from weft.nn.fused import Weighted
 from weft.spec import parse
 from weft.spec.arguments import reads
 from weft.spec.notation import term_text
 from weft.spec.type_names import DTypeLike
 
 
-class Einsum(Fused):
+class Einsum(Weighted):
     """``activation(einsum(equation, x, weight) + bias)``: a linear layer over any modes.
 
     `equation` is einsum text of two operands, the second of which is the weight, of shape `shape`: attention's
@@ -45,7 +45,7 @@ class Einsum(Fused):
         activation: Activation = None,
     ) -> None:
         super().__init__(activation)
-        self.equation, self.bias_modes, kind = equation, bias, parameter_type(dtype)
+        self.equation, self.bias_modes = equation, bias
         notation = parse(equation)
         if len(notation.inputs) != 2:
             count = len(notation.inputs)
@@ -57,18 +57,8 @@ class Einsum(Fused):
         for label in bias or "":
             if label not in extents or label not in notation.output:
                 raise NotationError(f"the bias along '{bias}' needs '{label}' in the weight and in the result")
-        self._fan_in = math.prod(extent for label, extent in extents.items() if label not in notation.output)
-        self.weight = torch.nn.Parameter(empty(shape, device, kind))
-        self.bias = None
-        if bias is not None:
-            self.bias = torch.nn.Parameter(empty([extents[label] for label in bias], device, kind))
-        self.reset_parameters()
-        self._fuse()
-
-    def reset_parameters(self) -> None:
-        """Draw the initial values anew."""
-        uniform(self.weight, self._fan_in)
-        uniform(self.bias, self._fan_in)
+        fan_in = math.prod(extent for label, extent in extents.items() if label not in notation.output)
+        self._hold(shape, None if bias is None else [extents[label] for label in bias], fan_in, device, dtype)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         operands = {} if self.bias is None else {"bias": (self.bias_modes, self.bias)}
@@ -78,8 +68,3 @@ class Einsum(Fused):
     def extra_repr(self) -> str:
         bias = f", bias={self.bias_modes!r}" if self.bias is not None else ""
         return f"{self.equation!r}, {tuple(self.weight.shape)}{bias}{self._activation_text()}"
-
-    _epilogue: Function | None
-
-    def _functions(self, function: Function | None) -> dict[str, Function | None]:
-        return {"_epilogue": finish(False, self.bias is not None, function)}

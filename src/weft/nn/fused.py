@@ -17,7 +17,7 @@ from weft.base.dispatch import is_dynamo_compiling
 from weft.base.memory import new_tensor
 from weft.errors import DTypeError, ShapeError
 from weft.machine.exactness import shortened
-from weft.nn.activations import Activation, Function, activated, activation, activation_text, is_eager
+from weft.nn.activations import Activation, Function, activated, activation, activation_text, finish, is_eager
 from weft.spec.dtypes import dtype_name
 from weft.spec.type_names import DTypeLike, read_dtype
 
@@ -74,6 +74,32 @@ class Fused(torch.nn.Module):
 
     def _activation_text(self) -> str:
         return "" if self.activation is None else f", activation={activation_text(self.activation)}"
+
+
+class Weighted(Fused):
+    """A layer of one weight and one bias, with torch's initial values."""
+
+    weight: torch.Tensor
+    bias: torch.Tensor | None
+    _epilogue: Function | None
+
+    def _hold(
+        self, weight: Sequence[int], bias: Sequence[int] | None, fan_in: int, device: Any, dtype: DTypeLike | None
+    ) -> None:
+        """Make the parameters, of these shapes, and the functions: the last step of a constructor."""
+        kind, self._fan_in = parameter_type(dtype), fan_in
+        self.weight = torch.nn.Parameter(empty(weight, device, kind))
+        self.bias = None if bias is None else torch.nn.Parameter(empty(bias, device, kind))
+        self.reset_parameters()
+        self._fuse()
+
+    def reset_parameters(self) -> None:
+        """Draw the initial values anew."""
+        uniform(self.weight, self._fan_in)
+        uniform(self.bias, self._fan_in)
+
+    def _functions(self, function: Function | None) -> dict[str, Function | None]:
+        return {"_epilogue": finish(False, self.bias is not None, function)}
 
 
 _WIDE = (torch.float32, torch.float64)

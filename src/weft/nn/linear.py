@@ -14,13 +14,13 @@ from weft.base.batched import each_of_batch
 from weft.base.dispatch import is_dynamo_compiling
 from weft.errors import DTypeError
 from weft.nn.activations import Activation, Function, finish
-from weft.nn.fused import Fused, check_features, empty, parameter_type, uniform
+from weft.nn.fused import Weighted, check_features
 from weft.spec.arguments import reads
 from weft.spec.dtypes import FP8, dtype_name
 from weft.spec.type_names import DTypeLike, read_dtype
 
 
-class Linear(Fused):
+class Linear(Weighted):
     """``activation(x @ weight.T + bias)``: `torch.nn.Linear` with an activation that costs no pass over memory.
 
     `x` is (..., in_features), the result (..., out_features). `weight` is (out_features, in_features), `bias`
@@ -53,16 +53,12 @@ class Linear(Fused):
     ) -> None:
         super().__init__(activation)
         self.in_features, self.out_features = in_features, out_features
-        kind = parameter_type(dtype)
-        weight = empty((out_features, in_features), device, kind)
-        self.weight: torch.Tensor = torch.nn.Parameter(weight)
-        self.bias = torch.nn.Parameter(empty((out_features,), device, kind)) if bias else None
         self.register_buffer("scale", None)
         self.scale: torch.Tensor | None
-        self.reset_parameters()
+        self._hold((out_features, in_features), (out_features,) if bias else None, in_features, device, dtype)
         if weight_dtype is not None:
             self._quantize(read_dtype("weight_dtype", weight_dtype))
-        self._fuse()
+            self._fuse()
 
     @classmethod
     @reads("nn.Linear.of")
@@ -81,11 +77,6 @@ class Linear(Fused):
         found._quantize(read_dtype("dtype", dtype))
         found._fuse()
         return found.train(self.training)
-
-    def reset_parameters(self) -> None:
-        """Draw the initial values anew."""
-        uniform(self.weight, self.in_features)
-        uniform(self.bias, self.in_features)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         weight, bias, scale = self.weight, self.bias, self.scale
@@ -118,8 +109,6 @@ class Linear(Fused):
         text = f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
         kind = f", weight_dtype={dtype_name(self.weight.dtype)}" if self.scale is not None else ""
         return f"{text}{self._activation_text()}{kind}"
-
-    _epilogue: Function | None
 
     def _functions(self, function: Function | None) -> dict[str, Function | None]:
         return {"_epilogue": finish(self.scale is not None, self.bias is not None, function)}

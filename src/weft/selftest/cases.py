@@ -64,13 +64,14 @@ def trials_of(family: str, backend: str) -> tuple[Trial, ...]:
     return tuple(trial for trial in TRIALS[backend] if trial.family == family)
 
 
-def _whole(_: Any, schedule: Any) -> bool:
-    return bool(schedule.splits == 1)
+def _has(**wanted: bool) -> Kernel:
+    """A description some of whose attributes are true, others false."""
+    return lambda description, _: all(bool(getattr(description, name)) == is_ for name, is_ in wanted.items())
 
 
-def _split(_: Any, schedule: Any) -> bool:
-    return bool(schedule.splits > 1)
-
+def _in_parts(wanted: bool) -> Kernel:
+    """Sums are split, or whole."""
+    return lambda _, schedule: (schedule.splits > 1) == wanted
 
 
 def _product_by_library(_: Any, schedule: Any) -> bool:
@@ -110,14 +111,6 @@ def _shortened(wanted: bool) -> Kernel:
     return lambda description, _: (description.arithmetic.precision == "tf32") == wanted
 
 
-def _of_integers(description: Any, _: Any) -> bool:
-    return description.algebra is None
-
-
-def _of_an_algebra(description: Any, _: Any) -> bool:
-    return description.algebra is not None
-
-
 def _in_tiles(least: int) -> Kernel:
     """A schedule in tiles of at least so many elements."""
     return lambda _, schedule: schedule.size >= least
@@ -128,31 +121,14 @@ def _for_warp_groups(_: Any, schedule: Any) -> bool:
     return min(schedule.tile[:2]) >= 64
 
 
-def _moves(description: Any, _: Any) -> bool:
-    return bool(description.is_move)
-
-
 def _moves_by(way: str) -> Kernel:
     return lambda description, schedule: bool(description.is_move and schedule.way == way)
-
-
-def _computes(description: Any, _: Any) -> bool:
-    return not description.is_move
-
-
-def _square(described: Any, _: Any) -> bool:
-    return bool(described.square)
-
-
-def _small(described: Any, _: Any) -> bool:
-    return not described.square
 
 
 def _large(described: Any, _: Any) -> bool:
     """Rectangular ones that may not fit into the workspace."""
     rows, columns = described.extents
     return not described.square and rows * columns > 1 << 19
-
 
 
 def _computed_in(dtype: torch.dtype) -> Kernel:
@@ -175,6 +151,8 @@ def _short_integers(description: Any, _: Any) -> bool:
     return description.a.dtype in (torch.int8, torch.uint8, torch.int16)
 
 
+_MOVES, _COMPUTES = _has(is_move=True), _has(is_move=False)
+_OF_NUMBERS, _OF_AN_ALGEBRA = _has(algebra=False), _has(algebra=True)
 HALF, SINGLE = torch.float16, torch.float32
 COMPLEX, BYTE, WORD = torch.complex64, torch.int8, torch.int32
 _HALF_SINGLE, _HALVES, _COMPLEX = (HALF, HALF, SINGLE), (HALF,) * 3, (COMPLEX,) * 3
@@ -235,10 +213,10 @@ TRIALS: dict[str, tuple[Trial, ...]] = {
         Trial(_PRE_REDUCE, from_letters("a mode of A alone", "mik,kn->mn", m=9, i=5, k=11, n=7)),
         Trial(_CPU_PERMUTE, PermuteCase("squares", "abc->bca", (17, 30, 33), HALF), _moves_by("squares")),
         Trial(_CPU_PERMUTE, PermuteCase("cells", "abc->bac", (17, 30, 33)), _moves_by("cells")),
-        Trial(_CPU_PERMUTE, PermuteCase("computed", "abc->cba", (17, 19, 23), fn="relu", out_dtype=HALF), _computes),
+        Trial(_CPU_PERMUTE, PermuteCase("computed", "abc->cba", (17, 19, 23), fn="relu", out_dtype=HALF), _COMPUTES),
         Trial(_LIBRARY_PERMUTE, PermuteCase("ReLU", "abc->cba", (17, 19, 23), fn="relu")),
-        Trial(_CPU_TRANSPOSE, InPlaceCase("square", (2, 37, 37)), _square),
-        Trial(_CPU_TRANSPOSE, InPlaceCase("rectangular", (2, 37, 23)), _small),
+        Trial(_CPU_TRANSPOSE, InPlaceCase("square", (2, 37, 37)), _has(square=True)),
+        Trial(_CPU_TRANSPOSE, InPlaceCase("rectangular", (2, 37, 23)), _has(square=False)),
     ),
     "triton": (
         Trial(_BLAS, from_letters("float16", "mk,kn->mn", m=72, n=136, k=40, dtypes=_HALVES), _shortened(False)),
@@ -258,10 +236,10 @@ TRIALS: dict[str, tuple[Trial, ...]] = {
         ), _stationary),
         Trial(_GETT, from_letters(
             "whole sums", "ambk,nk->bmna", a=3, m=50, b=5, n=67, k=41, dtypes=_HALF_SINGLE, b_fn="relu",
-        ), _whole, _for_warp_groups),
-        Trial(_GETT, from_letters("split sums", "mk,kn->nm", m=67, n=35, k=2051), _split),
-        Trial(_SEMIRING, from_letters("int32", "mk,kn->mn", m=67, n=35, k=33, dtypes=(WORD,) * 3), _of_integers),
-        Trial(_SEMIRING, from_letters("max-plus", "mk,kn->mn", m=67, n=35, k=33, algebra="max_plus"), _of_an_algebra),
+        ), _in_parts(False), _for_warp_groups),
+        Trial(_GETT, from_letters("split sums", "mk,kn->nm", m=67, n=35, k=2051), _in_parts(True)),
+        Trial(_SEMIRING, from_letters("int32", "mk,kn->mn", m=67, n=35, k=33, dtypes=(WORD,) * 3), _OF_NUMBERS),
+        Trial(_SEMIRING, from_letters("max-plus", "mk,kn->mn", m=67, n=35, k=33, algebra="max_plus"), _OF_AN_ALGEBRA),
         Trial(_SIMT, from_letters("GELU", "bmk,bkn->bmn", b=67, m=3, n=5, k=33, epilogue="gelu")),
         Trial(_PRE_REDUCE, from_letters("a mode of A alone", "mik,kn->mn", m=33, i=35, k=19, n=37)),
         Trial(_DIRECT, from_letters("complex64", "mk,kn->nm", m=67, n=35, k=33, dtypes=_COMPLEX)),
@@ -282,14 +260,14 @@ TRIALS: dict[str, tuple[Trial, ...]] = {
         Trial(_SPLIT, from_letters(
             "split in registers", "mk,kn->nm", m=67, n=35, k=331, precision="ieee_bound",
         ), _in_memory(False)),
-        Trial(_PERMUTE, PermuteCase("float16", "abc->bac", (17, 30, 3), HALF), _moves, _in_tiles(1024)),
-        Trial(_PERMUTE, PermuteCase("float32, large tiles", "abc->cab", (67, 130, 35)), _moves, _in_tiles(1024)),
+        Trial(_PERMUTE, PermuteCase("float16", "abc->bac", (17, 30, 3), HALF), _MOVES, _in_tiles(1024)),
+        Trial(_PERMUTE, PermuteCase("float32, large tiles", "abc->cab", (67, 130, 35)), _MOVES, _in_tiles(1024)),
         Trial(_PERMUTE, PermuteCase(
             "ReLU, to float16", "abcd->dbca", (17, 9, 5, 70), fn="relu", out_dtype=HALF,
-        ), _computes),
+        ), _COMPUTES),
         Trial(_INTERLEAVED, PermuteCase("complex64", "abc->cba", (33, 5, 35), COMPLEX, fn="double_it")),
-        Trial(_TRANSPOSE, InPlaceCase("square", (2, 130, 130), HALF), _square),
-        Trial(_TRANSPOSE, InPlaceCase("rectangular", (2, 130, 67)), _small),
+        Trial(_TRANSPOSE, InPlaceCase("square", (2, 130, 130), HALF), _has(square=True)),
+        Trial(_TRANSPOSE, InPlaceCase("rectangular", (2, 130, 67)), _has(square=False)),
         Trial(_TRANSPOSE, InPlaceCase("by squares", (1, 1536, 1408)), _large),
     ),
 }  # fmt: skip
