@@ -24,6 +24,7 @@ from weft.networks.public import network as plan_network
 from weft.planner.options import read_indices
 from weft.plans.keywords import refuse_unknown
 from weft.spec import parse
+from weft.spec.contraction import mode_extents
 from weft.spec.notation import expand
 from weft.spec.type_names import read_dtype
 
@@ -49,15 +50,16 @@ class NetworkOperation(Operation):
     def text(self) -> str:  # type: ignore[override]
         return repr(self)
 
+    @property
+    def equation(self) -> str:
+        return f"{','.join(self.terms)}->{self.output}"
+
     def plan(self, operands: Sequence[Spec], device: Any) -> Any:
         specs = tuple(operands)
         return _PLANS.made((self, specs, device), lambda: _network(self, specs, device))
 
     def results(self, operands: Sequence[Spec]) -> tuple[Spec, ...]:
-        extents: dict[str, int] = {}
-        for term, spec in zip(self.terms, operands, strict=True):
-            for label, extent in zip(term, spec.shape, strict=True):
-                extents[label] = extent if extents.get(label, 1) == 1 else extents[label]
+        extents = mode_extents(parse(self.equation), [each.shape for each in operands])
         asked = dict(self.keywords).get("out_dtype")
         dtype = operands[0].dtype if asked is None else read_dtype("out_dtype", asked)
         return (Spec(tuple(extents[label] for label in self.output), dtype),)
@@ -79,12 +81,11 @@ class NetworkOperation(Operation):
 
 
 def _network(operation: NetworkOperation, operands: tuple[Spec, ...], device: Any) -> Any:
-    equation = f"{','.join(operation.terms)}->{operation.output}"
     dtypes = {spec.dtype for spec in operands}
     if len(dtypes) > 1:
         raise ArgumentError(f"the operands of jax.network have one type, not {', '.join(sorted(map(str, dtypes)))}")
     shapes = [spec.shape for spec in operands]
-    return plan_network(equation, *shapes, dtype=dtypes.pop(), device=device, **dict(operation.keywords))
+    return plan_network(operation.equation, *shapes, dtype=dtypes.pop(), device=device, **dict(operation.keywords))
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from weft.algebra import NAMED, Algebra
 from weft.errors import UnsupportedError
+from weft.spec.contraction import mode_extents, output_shape
 from weft.spec.dtypes import FP8
 from weft.spec.notation import Label, Notation, expand, from_sequences, parse
 from weft.testing import random_operand
@@ -98,16 +99,11 @@ class Case:
     @property
     def extents(self) -> dict[Label, int]:
         """Extent of each label in D, or in the sum."""
-        extents: dict[Label, int] = {}
-        for term, shape in zip(self.notation.inputs, self.shapes, strict=True):
-            for label, extent in zip(term, shape, strict=True):
-                extents[label] = extent if extents.get(label, 1) == 1 else extents[label]
-        return extents
+        return mode_extents(self.notation, self.shapes)
 
     @property
     def d_shape(self) -> tuple[int, ...]:
-        extents = self.extents
-        return tuple(extents[label] for label in self.notation.output)
+        return output_shape(self.notation, self.extents)
 
     @property
     def work(self) -> int:
