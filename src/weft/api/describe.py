@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 
-from weft.algebra import Algebra, find
 from weft.base.extensions import reader
 from weft.base.figures import nearest
 from weft.errors import NotationError, ShapeError, UnsupportedError
 from weft.machine.processor import find_sm, plain_name
-from weft.planner.options import Options
 from weft.planner.planner import Choice
 from weft.planner.registry import need_triton
 from weft.planner.request import Request
 from weft.planner.schedule import Target
 from weft.planner.target import BACKENDS, target_of
+from weft.plans.keywords import read_options
 from weft.plans.resolving import resolved
 from weft.plans.select import select
 from weft.spec import Contraction, Layout, Notation, parse
 from weft.spec.contraction import output_shape
-
-Function = Callable[..., Any]
 
 _FARTHEST = 2**63  # bytes that no tensor has
 _WIDEST = 16  # bytes of a number
@@ -71,24 +68,16 @@ def hypothetical(
     extents: Mapping[str, int],
     *,
     dtype: torch.dtype = torch.float32,
-    out_dtype: torch.dtype | None = None,
-    precision: str | torch.dtype | None = None,
-    accumulate: torch.dtype | None = None,
-    a_fn: Function | None = None,
-    b_fn: Function | None = None,
-    epilogue: Function | None = None,
     operands: Mapping[str, tuple[str, torch.dtype]] | None = None,
-    indices: Mapping[str, str] | None = None,
-    algebra: str | Algebra = "plus_times",
     strides: Sequence[Mapping[str, int] | None] = (None, None),
-    workspace_limit: int | None = None,
     backend: str = "auto",
     target: str | None = None,
     schedule: str | None = None,
+    **options: Any,
 ) -> Request:
     """The request that `weft.contract` makes of two contiguous operands of `dtype` whose labels have these extents.
 
-    Options as for `weft.contract`; `operands` has a dtype in the place of each tensor. `strides`: of A and of B, in
+    Options as for `weft.plan`; `operands` has a dtype in the place of each tensor. `strides`: of A and of B, in
     elements by label; contiguous where there are none. `target`, one of `TARGETS` or `PRODUCTS`, asks for a plan of the
     Triton backend for that GPU, wherever this runs; without it `backend` "auto" is Triton's where there is a GPU, else
     the CPU's. Raises the errors of `weft.contract`. Nothing is allocated: the operands are meta tensors.
@@ -108,11 +97,8 @@ def hypothetical(
         for name, (modes, kind) in (operands or {}).items()
     }
     # The oracle takes tensors on any device, so its request can be made of meta tensors; then it is sent elsewhere.
-    options = Options(
-        out_dtype, precision, accumulate, (a_fn, b_fn, None, epilogue), aux_args, indices or {}, find(algebra),
-        workspace_limit=workspace_limit, backend="reference",
-    )  # fmt: skip
-    request = resolved(notation, equation, a, b, options)
+    asked = replace(read_options("plan", options), operands=aux_args, backend="reference")
+    request = resolved(notation, equation, a, b, asked)
     return replace(request, backend=chosen, device=device, target=planned_for, schedule=schedule)
 
 

@@ -28,14 +28,14 @@ def is_of_memory(error: BaseException) -> bool:
         isinstance(each, MemoryError | torch.OutOfMemoryError)
         or (isinstance(each, OSError) and each.errno == errno.ENOMEM)
         or _MEMORY.search(str(each))
-        for each in _causes(error)
+        for each in causes_of(error)
     )
 
 
 def is_shortage(error: BaseException) -> bool:
     """Whether anything is short, by this error or one that it came of."""
     return is_of_memory(error) or any(
-        (isinstance(each, OSError) and each.errno in _NUMBERS) or says_shortage(str(each)) for each in _causes(error)
+        (isinstance(each, OSError) and each.errno in _NUMBERS) or says_shortage(str(each)) for each in causes_of(error)
     )
 
 
@@ -44,7 +44,8 @@ def says_shortage(text: str) -> bool:
     return _ANY.search(text) is not None
 
 
-def _causes(error: BaseException) -> list[BaseException]:
+def causes_of(error: BaseException) -> list[BaseException]:
+    """An error, and those that it came of."""
     found: list[BaseException] = []
     at: BaseException | None = error
     while at is not None and at not in found:

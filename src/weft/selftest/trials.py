@@ -14,7 +14,7 @@ import torch
 
 from weft.base.arrays import grad_mode
 from weft.errors import UnsupportedError
-from weft.machine.shortage import is_of_memory, is_shortage
+from weft.machine.shortage import causes_of, is_of_memory, is_shortage
 from weft.planner.planner import Choice
 from weft.planner.registry import first_line
 from weft.planner.schedule import Description, Ranked, Target
@@ -50,13 +50,10 @@ def verdict(trial: Trial, backend: str, target: Target) -> Verdict:
     return Verdict(reason, now(), time.perf_counter() - began, absent, passing)
 
 
-def _is_compilers(error: BaseException | None) -> bool:
+def _is_compilers(error: BaseException) -> bool:
     """Whether a compiler has said it, or an error that it came of."""
-    while error is not None:
-        if any(kind.__module__.partition(".")[0] in _COMPILERS for kind in type(error).__mro__):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
+    kinds = [kind for each in causes_of(error) for kind in type(each).__mro__]
+    return any(kind.__module__.partition(".")[0] in _COMPILERS for kind in kinds)
 
 
 def schedules(trial: Trial, description: Description, backend: str, target: Target) -> Choice | str:

@@ -28,6 +28,7 @@ from weft.machine.rotation import Rotation, cache_bytes, memory_bytes, rotation
 from weft.oracle.problem import Operands, Problem, described_bytes, is_empty
 from weft.planner import tuned as tuned_schedules
 from weft.planner.planner import Choice
+from weft.planner.registry import first_line
 from weft.planner.schedule import Origin, Ranked, ResourceError
 from weft.planner.validity import now
 from weft.tune.candidates import Candidate, Effort, Outcome, pick_candidates, with_others
@@ -224,7 +225,7 @@ class _Session:
 
     def _fails(self, candidate: Candidate, error: Exception) -> None:
         """Note that a candidate cannot be run; raises anew where it has taken the device along."""
-        candidate.verdict, candidate.reason = "wrong", _first_line(error)
+        candidate.verdict, candidate.reason = "wrong", first_line(error)
         if self._problem.device.type == "cuda":
             torch.cuda.synchronize(self._problem.device)
 
@@ -236,7 +237,7 @@ class _Session:
                 self.launches[id(candidate)] = candidate.rank.build(choice.description, choice.target)
             except Exception as error:  # compilers raise what they like; a candidate that fails is one less
                 candidate.verdict = "refused"
-                candidate.reason = str(error) if isinstance(error, ResourceError | WeftError) else _first_line(error)
+                candidate.reason = str(error) if isinstance(error, ResourceError | WeftError) else first_line(error)
         return self.launches.get(id(candidate))
 
     def _right(self, candidate: Candidate, launch: Any) -> bool:
@@ -362,7 +363,3 @@ def _as_they_come(
 
 def _distinct(candidates: list[Candidate]) -> list[Candidate]:
     return list({id(each): each for each in candidates}.values())
-
-
-def _first_line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
