@@ -21,11 +21,11 @@ from weft.fn.fingerprint import fingerprints
 from weft.planner.options import Options, OutDtype
 from weft.planner.request import Functions, Request
 from weft.planner.schedule import Scalar
-from weft.planner.target import resolve_backend, target_of
 from weft.plans.checks import reject_gradient
 from weft.plans.derivatives import any_tensor, asked, detached, differentiable
 from weft.plans.keywords import read_options
 from weft.plans.permutation import PermutePlan
+from weft.plans.resolving import served_by
 from weft.spec import Label, Layout, Notation, parse
 from weft.spec.contraction import Arithmetic
 from weft.spec.dtypes import dtype_name
@@ -268,7 +268,7 @@ def requested(
     value = x.dtype if traced is None else traced.result
     if isinstance(value, tuple):
         raise UnsupportedError(f"fn returns {len(value)} values: several outputs are not supported yet")
-    chosen = resolve_backend(options.backend, x.device)
+    service = served_by(options, x.device)
     return Request(
         notation=Notation((term, new), output),
         text=str(equation),
@@ -278,15 +278,8 @@ def requested(
         arithmetic=Arithmetic(x.dtype, value),
         d_dtype=_result_type(value, options.out_dtype),
         functions=Functions(traced, raw=options.functions),
-        backend=chosen,
-        device=x.device,
-        target=target_of(chosen, x.device),
-        workspace_limit=options.workspace_limit,
-        tune=options.tune,
-        specialize=options.specialize,
-        schedule=options.schedule,
-        promote=options.promote,
         moves=True,
+        **service,
     )
 
 

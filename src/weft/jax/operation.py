@@ -63,7 +63,7 @@ class Operation:
 
 @dataclass(frozen=True)
 class SaidOperation(Operation):
-    """What a text describes: see `weft.compiled.text`."""
+    """An operation that a text describes: see `weft.compiled.text`."""
 
     text: str
 

@@ -241,7 +241,7 @@ class PlanBase:
         raise NotImplementedError
 
     def _launched(self, variant: Variant, out: Results | None, arguments: Callable[[Any], tuple[Any, ...]]) -> Any:
-        """What a variant writes, in `out` or in new tensors; `arguments`: those of its launch for such a place. Nothing
+        """The result that a variant writes, in `out` or in new tensors; `arguments`: those of its launch for such a place. Nothing
         is launched where the result has no elements."""
         device, new = self._request.device, 0
         if out is None:

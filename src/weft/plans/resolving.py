@@ -43,7 +43,7 @@ def resolved(
     )  # fmt: skip
     named, names = _named(notation, extents, options)
     traced = _traced(options.functions, names, named, (a.dtype, b.dtype), arithmetic)
-    backend = resolve_backend(options.backend, a.device)
+    service = served_by(options, a.device)
     d_dtype, outputs = _results(storage, options.out_dtype, traced.epilogue, arithmetic.accumulate)
     return Request(
         notation=notation,
@@ -54,21 +54,21 @@ def resolved(
         arithmetic=arithmetic,
         d_dtype=d_dtype,
         functions=traced,
-        backend=backend,
-        device=a.device,
-        target=target_of(backend, a.device),
-        workspace_limit=options.workspace_limit,
-        tune=options.tune,
-        specialize=options.specialize,
         named=named,
         outputs=outputs,
         algebra=algebra.traced(arithmetic.accumulate) if algebra is not None else None,
         raw_algebra=algebra,
-        schedule=options.schedule,
-        promote=options.promote,
         kept=_kept(options.kept_dtype, arithmetic.accumulate),
         invariant=_invariant(notation, options),
+        **service,
     )
+
+
+def served_by(options: Options, device: torch.device) -> dict[str, Any]:
+    """The fields of a request that say what may serve it."""
+    backend = resolve_backend(options.backend, device)
+    said = {name: getattr(options, name) for name in ("workspace_limit", "tune", "specialize", "schedule", "promote")}
+    return {"backend": backend, "device": device, "target": target_of(backend, device), **said}
 
 
 def _invariant(notation: Notation, options: Options) -> tuple[Label, ...]:
