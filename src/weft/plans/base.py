@@ -241,8 +241,8 @@ class PlanBase:
         raise NotImplementedError
 
     def _launched(self, variant: Variant, out: Results | None, arguments: Callable[[Any], tuple[Any, ...]]) -> Any:
-        """The result that a variant writes, in `out` or in new tensors; `arguments`: those of its launch for such a place. Nothing
-        is launched where the result has no elements."""
+        """The result that a variant writes, in `out` or in new tensors; `arguments`: those of its launch for such a
+        place. Nothing is launched where the result has no elements."""
         device, new = self._request.device, 0
         if out is None:
             new = sum(math.prod(self.shape) * dtype.itemsize for dtype in self.dtypes)
