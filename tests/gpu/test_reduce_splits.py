@@ -19,10 +19,10 @@ from weft.gpu.common.reduce_splits import (
     subtile_columns,
     subtile_rows,
 )
-from weft.gpu.common.swap_ab import in_kernel_order
 from weft.gpu.warp_specialized import family as warp_specialized
 from weft.gpu.warp_specialized.model import WsParams, ws_params
 from weft.gpu.warp_specialized.schedule import WsSchedule, partials_layout
+from weft.gpu.warp_specialized.views import in_kernel_order
 from weft.planner.schedule import Target
 from weft.planner.target import interpreting
 from weft.spec import Layout

@@ -12,14 +12,13 @@ import triton
 from gpu.reporting import PARTS, Report
 from gpu.warp_specialized_cases import EXTENTS, H200, described, pipelined
 from weft.fn import trace
-from weft.gpu.common.swap_ab import in_kernel_order, swap_ab
 from weft.gpu.warp_specialized import family as warp_specialized
 from weft.gpu.warp_specialized.model import ws_params
 from weft.gpu.warp_specialized.pipeline import output_tile_of
 from weft.gpu.warp_specialized.roles import COOPERATIVE, PAIRED_N, PINGPONG, roles
 from weft.gpu.warp_specialized.schedule import WsSchedule, staging_bytes
 from weft.gpu.warp_specialized.stationary_model import StationarySchedule
-from weft.gpu.warp_specialized.views import n_parts, split_counts
+from weft.gpu.warp_specialized.views import in_kernel_order, n_parts, split_counts, swap_ab
 from weft.planner.schedule import Target
 from weft.spec import Contraction
 

@@ -9,11 +9,11 @@ import torch
 
 from gpu.warp_specialized_cases import H200, LARGE_AND_SMALL, described, stationary
 from weft.fn import trace
-from weft.gpu.common.swap_ab import in_kernel_order
 from weft.gpu.common.tiling import D, nearest
 from weft.gpu.warp_specialized import family as warp_specialized
 from weft.gpu.warp_specialized.schedule import output_tiles
 from weft.gpu.warp_specialized.stationary_model import StationarySchedule, stationary_params
+from weft.gpu.warp_specialized.views import in_kernel_order
 
 
 @pytest.mark.parametrize("equation", ["ad,bd->ab", "bd,ad->ba", "db,ce->dbce", "be,dce->bdc"])

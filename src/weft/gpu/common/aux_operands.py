@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
 from weft.gpu.common.tiling import TENSORS
 from weft.spec import Arithmetic, Contraction, Layout, Mode, Strides
@@ -28,13 +27,6 @@ def kind_of(layout: Layout | None) -> str:
 def as_elements(layout: Layout) -> Layout:
     """The layout as a kernel takes it: of words, or of single parts. Only type and alignment matter there."""
     return layout._replace(dtype=torch.int64 if kind_of(layout) == "words" else real(layout.dtype))
-
-
-def seen_as(tensor: Tensor, kind: str) -> Tensor:
-    """The memory of a tensor as the kernel sees it; only its address and type matter."""
-    if not tensor.dtype.is_complex:
-        return tensor
-    return tensor.view(torch.int64) if kind == "words" else torch.view_as_real(tensor)
 
 
 def real(dtype: torch.dtype) -> torch.dtype:

@@ -1,8 +1,7 @@
 """Constants that are compiled into a kernel, as plain values: Triton takes its own in their place.
 
 So kernels are planned, keyed and loaded without Triton. A constant is a number, a text, None, an element type of
-`TRITON_TYPES`, a function that has a `jit`, or tuples of these. A named tuple with functions or types in it says by
-`meant` how Triton takes it.
+`TRITON_TYPES`, a function that has a `jit`, or tuples of these.
 """
 
 from __future__ import annotations
@@ -140,8 +139,9 @@ def whole(value: Any) -> Any:
 
 def meant(value: Any) -> Any:
     """A constant as Triton takes it."""
-    if type(value) is tuple:
-        return tuple(map(meant, value))
+    if isinstance(value, tuple):
+        found = map(meant, value)
+        return value._make(found) if hasattr(value, "_make") else tuple(found)
     return value.meant if hasattr(type(value), "meant") else getattr(value, "jit", value)
 
 

@@ -3,54 +3,73 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from operator import itemgetter
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from weft.gpu.common.launch import KernelLaunch
-from weft.planner.schedule import AuxTensors, Make, NewTensor, Scalar
-from weft.spec import Layout
+from weft.gpu.common.constants import DeviceFunction
+from weft.gpu.common.launch import KernelLaunch, pointer_layouts
+from weft.gpu.common.reduce_splits import reduce_launch
+from weft.planner.schedule import AuxTensors, Make, NewTensor, Scalar, Target
+from weft.spec import Contraction, Layout
+
+PLAIN = A, B, C, D = 0, 1, 2, 3  # places of tensors, D or partial sums in its stead; as most kernels take them
+ABSENT = 4  # in the place of a tensor that a kernel could take, and does not
 
 
-class WholeLaunch:
-    """One kernel, each of whose programs finishes its tile of D; with `swap_ab` it takes B for A and A for B."""
+class ContractionLaunch:
+    """A kernel each of whose programs finishes its tile of D, or leaves a partial sum that the second one adds."""
 
-    def __init__(self, kernel: KernelLaunch, swap_ab: bool = False) -> None:
-        self.kernels = (kernel,)
-        self._swap_ab = swap_ab
-        self._absent = (None,) * (len(kernel.layouts) - 4)  # a workspace that the kernel could take, and does not here
+    def __init__(
+        self,
+        multiply: KernelLaunch,
+        order: tuple[int, ...] = PLAIN,  # in which the kernel takes the tensors
+        reduce: KernelLaunch | None = None,
+        partials: Layout | None = None,
+    ) -> None:
+        self.kernels = (multiply,) if reduce is None else (multiply, reduce)
+        self._in_order, self._partials = itemgetter(*order), partials
+        self._reads_c = C in order and multiply.layouts[order.index(C)] is not None
 
     def __call__(
         self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
     ) -> None:
-        self.kernels[0](self._tensors(a, b, c, d), alpha, beta, aux)
+        if self._partials is None:
+            self.kernels[0](self._in_order((a, b, c, d, None)), alpha, beta, aux)
+            return
+        partials = torch.empty(self._partials.shape, dtype=self._partials.dtype, device=d.device)
+        self.kernels[0](self._in_order((a, b, None, partials, None)), alpha, beta, aux)
+        self.kernels[1]((partials, c, d), alpha, beta, aux)
 
     def bound(
         self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
     ) -> Callable[[], None]:
-        """The launch on these tensors, whose addresses are taken now."""
-        return self.kernels[0].bound(self._tensors(a, b, c, d), alpha, beta, aux)
+        """The launch on these tensors, whose addresses are taken now; partial sums get memory in each run."""
+        if self._partials is not None:
+            return partial(self, a, b, c, d, alpha, beta, aux)
+        return self.kernels[0].bound(self._in_order((a, b, c, d, None)), alpha, beta, aux)
 
     def maker(self, new: NewTensor) -> Make | None:
-        """The launch on a new D; None where C is read."""
-        kernel = self.kernels[0]
-        return kernel.maker(new, self._tensors) if kernel.layouts[2] is None else None
-
-    def _tensors(self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor) -> tuple[Tensor | None, ...]:
-        """The tensors in the order of the kernel's parameters."""
-        return (b, a, c, d, *self._absent) if self._swap_ab else (a, b, c, d, *self._absent)
+        """The launch on a new D; None where C is read, or sums are split."""
+        return None if self._reads_c or self._partials is not None else self.kernels[0].maker(new, self._in_order)
 
 
-class SplitKLaunch:
-    """A kernel for the split-K partials, then the kernel that adds them."""
-
-    def __init__(self, multiply: KernelLaunch, reduce: KernelLaunch, partials: Layout) -> None:
-        self.kernels = (multiply, reduce)
-        self._partials = partials
-
-    def __call__(
-        self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
-    ) -> None:
-        partials = torch.empty(self._partials.shape, dtype=self._partials.dtype, device=d.device)
-        self.kernels[0]((a, b, None, None, partials), alpha, beta, aux)
-        self.kernels[1]((partials, c, d), alpha, beta, aux)
+def gathering_launch(
+    kernel: DeviceFunction, contraction: Contraction, constants: dict[str, Any], tiles: Any, schedule: Any,
+    target: Target,
+) -> ContractionLaunch:  # fmt: skip
+    """The launch of a kernel of A, B, C, D and partial sums, by its `PARAMS`; sums are split in `tiles`."""
+    params, accumulate = constants["PARAMS"], contraction.arithmetic.accumulate
+    partials = Layout.contiguous((tiles.blocks * tiles.splits, tiles.m.tile, tiles.n.tile), accumulate)
+    stored = (contraction.c, contraction.d, None) if params.splits == 1 else (None, None, partials)
+    multiply = KernelLaunch(
+        kernel, (contraction.a, contraction.b, *stored), constants, accumulate.is_floating_point, target,
+        params.blocks * params.splits, schedule.warps, schedule.stages, pointer_layouts(contraction),
+    )  # fmt: skip
+    if params.splits == 1:
+        return ContractionLaunch(multiply, (*PLAIN, ABSENT))
+    reduce = reduce_launch(contraction, tiles, partials, target)
+    return ContractionLaunch(multiply, (A, B, ABSENT, ABSENT, D), reduce, partials)

@@ -20,7 +20,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -35,7 +35,7 @@ from weft.gpu.common.constraints import (
     WARPS,
     sm_count,
 )
-from weft.gpu.common.tiling import MAX_DIVISOR, A, B, KernelAxis, nearest
+from weft.gpu.common.tiling import MAX_DIVISOR, A, B, C, D, KernelAxis, nearest
 from weft.planner.coefficients import Coefficients, coefficients, fitted
 from weft.planner.schedule import Target
 from weft.planner.split_schemes import BF16X6, FEW_STEPS, IN_REGISTERS, OTHER_TILES, SHALLOW, STEPS
@@ -176,6 +176,20 @@ def tile_access(
         tiles * size, max(width, 1) * size, stretch * size, together * size, max(copied, 1) * size,
         far=far and stretch * size < SECTOR,
     )  # fmt: skip
+
+
+def gathered_accesses(
+    contraction: Contraction, params: Any, loaded: int, repeated: bool = False
+) -> tuple[Access, Access, Access, Access]:
+    """The accesses to A and B of a kernel that loads so many tiles of each, and to C and D, once for each output tile;
+    `params` has its `OutputTiles`, and k in the order of either."""
+    of_d = (*params.m.axes, *params.n.axes)
+    return (
+        tile_access(contraction.a, A, loaded, (*params.m.axes, *params.k_of_a.axes), repeated),
+        tile_access(contraction.b, B, loaded, (*params.n.axes, *params.k.axes), repeated),
+        tile_access(contraction.c, C, params.blocks, of_d),
+        tile_access(contraction.d, D, params.blocks, of_d),
+    )
 
 
 class ModeInTile(NamedTuple):

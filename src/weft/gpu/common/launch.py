@@ -213,8 +213,8 @@ class KernelLaunch:
         own = direct.at(self.programs, self.numbers or ())
         return HeldKernel(own, self._words_of(tensors, alpha, beta, aux), again)
 
-    def maker(self, new: NewTensor, in_order: Callable[..., Sequence[torch.Tensor | None]]) -> Make | None:
-        """The plain call. `in_order` gives the kernel's tensors, of A, B, no C and a new D."""
+    def maker(self, new: NewTensor, in_order: Callable[[Any], Sequence[torch.Tensor | None]]) -> Make | None:
+        """The plain call. `in_order` gives the kernel's tensors, of A, B, no C, a new D and None."""
         direct, (shape, strides, dtype, device), beside = self._direct, new, bool(self.pointers)
         if direct is None:
             return None
@@ -222,7 +222,7 @@ class KernelLaunch:
 
         def make(a: torch.Tensor, b: torch.Tensor, *aux: torch.Tensor | None) -> torch.Tensor:
             d = allocate(shape, strides, dtype=dtype, device=device)
-            tensors = in_order(a, b, None, d)
+            tensors = in_order((a, b, None, d, None))
             if current() != direct.device or launches_are_hooked():
                 self(tensors, 1, 1, aux)
                 return d
@@ -310,8 +310,9 @@ class KernelLaunch:
             return
         if self._run is None:
             self._run = self._bound()
-        pointers = (tuple(x for x in aux if x is not None),) if self.pointers else self._absent()
         given = map(_as_triton_takes_it, tensors, self.layouts)
+        beside = tuple(map(_as_triton_takes_it, [x for x in aux if x is not None], self.pointers))
+        pointers = (beside,) if self.pointers else self._absent()
         self._run(*given, *self._factors(alpha, beta), *pointers, *self._numbers)
 
     def _bound(self) -> Callable[..., Any]:

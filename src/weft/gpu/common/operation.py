@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from weft.gpu.common.aux_operands import AuxParams, aux_params
-from weft.gpu.common.constants import TRITON_TYPES, meant
+from weft.gpu.common.constants import TRITON_TYPES
 from weft.spec import Contraction
 
 
@@ -31,11 +31,6 @@ class KernelOperation(NamedTuple):
     def ending(self) -> KernelOperation:
         """The part that finishes a tile of sums: kernels that do no more are the same for all products."""
         return self._replace(a_fn=None, b_fn=None, product=None, precision="", combine=None, identity=0)
-
-    @property
-    def meant(self) -> KernelOperation:
-        """The operation as Triton takes it."""
-        return KernelOperation._make(map(meant, self))
 
     def __repr__(self) -> str:
         """A part of the kernel's key in Triton's cache: functions by their own keys, which hold their code."""

@@ -184,6 +184,20 @@ def b_mask(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
 
 
 @triton.jit
+def rows_and_columns(a, b, place, rows, columns, PARAMS: tl.constexpr):
+    """Pointers to `rows` of A and `columns` of B of an output tile (batch, m, n) at the start of k, and which exist."""
+    batch_block, m_block, n_block = place
+    M: tl.constexpr = PARAMS.m
+    N: tl.constexpr = PARAMS.n
+    BATCH: tl.constexpr = PARAMS.batch
+    a_rows = a + batch_offset(batch_block, BATCH, 0, PARAMS.wide[0])
+    a_rows += dim_offsets(m_block, rows, M, 0, PARAMS.wide[0])
+    b_columns = b + batch_offset(batch_block, BATCH, 1, PARAMS.wide[1])
+    b_columns += dim_offsets(n_block, columns, N, 1, PARAMS.wide[1])
+    return a_rows, b_columns, dim_mask(m_block, rows, M), dim_mask(n_block, columns, N)
+
+
+@triton.jit
 def block_offsets(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
     """Offsets in a tensor of an output tile, (batch, m, n), every axis as a dimension of its own."""
     RANK: tl.constexpr = len(PARAMS.stored)

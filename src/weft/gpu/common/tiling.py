@@ -15,13 +15,13 @@ A planner asks for the same axes hundreds of times, so what one axis is to one t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from operator import attrgetter
 from typing import NamedTuple
 
 from weft.gpu.common.constraints import VECTOR
-from weft.spec import Mode
+from weft.spec import Contraction, Mode, Role
 
 A, B, C, D = range(4)  # positions in the strides of modes and axes; auxiliary operands of the contraction follow
 TENSORS = 4  # of a description without auxiliary operands
@@ -101,6 +101,20 @@ class TiledAxis(NamedTuple):
         return f"{'·'.join([mode.name for mode in self.modes])}:{self.tile}"
 
 
+class OutputTiles(NamedTuple):
+    """The tiles of D: what kernels take for storing them, or for adding up their split-K partials."""
+
+    batch: TiledDim
+    m: TiledDim
+    n: TiledDim
+    stored: tuple[int, ...]  # extents of the stored tile: every axis longer than one index
+    group: int
+    blocks: int  # output tiles
+    splits: int  # programs that share the sum of each output tile
+    wide: tuple[bool, ...]  # offsets need 64 bits, per tensor
+    wide_index: bool  # indices along an axis do
+
+
 class _InTensor(NamedTuple):
     """One axis in one tensor."""
 
@@ -143,6 +157,21 @@ def rest(modes: Sequence[Mode], axes: Sequence[TiledAxis]) -> list[TiledAxis]:
     return [TiledAxis((mode,), 1) for mode in modes if mode not in named]
 
 
+def tiled_output(
+    contraction: Contraction, m_axes: Sequence[TiledAxis], n_axes: Sequence[TiledAxis], k_axes: Sequence[TiledAxis],
+    splits: int, group: int,
+) -> OutputTiles:  # fmt: skip
+    """The tiles of D along these axes; other modes of m and n are taken one index at a time, and so is the batch."""
+    tensors = TENSORS + len(contraction.aux)
+    batch = tiled_dim(rest(contraction.of_role(Role.BATCH), ()), tensors=tensors)
+    m = tiled_dim([*rest(contraction.of_role(Role.M), m_axes), *m_axes], tensors=tensors)
+    stored_of_m = [axis.tile for axis in m.axes if axis.place >= 0]
+    n = tiled_dim([*rest(contraction.of_role(Role.N), n_axes), *n_axes], len(stored_of_m), tensors)
+    stored = (*stored_of_m, *[axis.tile for axis in n.axes if axis.place >= 0])
+    blocks, far = contraction.batch * m.blocks * n.blocks, wide_index((*m_axes, *n_axes, *k_axes))
+    return OutputTiles(batch, m, n, stored, group, blocks, splits, wide(contraction.modes, tensors), far)
+
+
 def axes_text(axes: Sequence[TiledAxis]) -> str:
     """The axes that span more than one index, for messages."""
     return " ".join([str(axis) for axis in axes if axis.tile > 1])
@@ -160,6 +189,22 @@ def nearest(modes: Sequence[Mode], tensor: int) -> Mode | None:
         if mode.strides[tensor] == 1:
             return mode
     return None
+
+
+def outer_axes(
+    modes: Sequence[Mode], operand: int, tile: int, runs: Sequence[int], least: int
+) -> Iterator[tuple[TiledAxis, ...]]:
+    """Ways to lay a tile over the modes of m or n: in D's order, in the operand's, or along both runs, of so many
+    indices of the operand's own and at least as many others."""
+    by_d = by_stride(modes, D)
+    for order in dict.fromkeys((by_d, by_stride(modes, operand))):
+        yield (TiledAxis(order, tile),)
+    near = nearest(modes, operand)
+    if near is not None and near is not by_d[0]:
+        others = tuple(mode for mode in by_d if mode is not near)
+        for run in runs:
+            if tile // run >= least and run < 2 * near.extent:
+                yield (TiledAxis(others, tile // run), TiledAxis((near,), run))
 
 
 def run_orders(modes: Sequence[Mode], *tensors: int) -> list[tuple[Mode, ...]]:

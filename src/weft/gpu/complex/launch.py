@@ -1,13 +1,16 @@
-"""Host code that complex kernels share: factors in two parts, and functions of parts."""
+"""Host code that complex kernels share: factors in two parts, and the operation, with functions of parts."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 
 from weft.errors import FunctionError, UnsupportedError
 from weft.fn import Pointwise
+from weft.gpu.common.aux_operands import AuxParams, kind_of, real
+from weft.gpu.common.constants import TRITON_TYPES
 from weft.gpu.common.launch import KernelLaunch, type_reason, words_of
 from weft.planner.schedule import Scalar, Target
 from weft.spec import Layout
@@ -32,13 +35,40 @@ def function_reason(
     return next(filter(None, (type_reason(layout.dtype, target) for layout in layouts if layout is not None)), None)
 
 
-def takes_reals(function: Pointwise | None) -> bool:
-    """Whether there is a function, and the value that it takes is real."""
-    return function is not None and not function.dtypes[0].is_complex
+class ComplexOperation(NamedTuple):
+    """What a kernel computes of the parts of complex values; functions are None where there is none."""
+
+    fn: Any  # of the source that moves
+    c_fn: Any
+    epilogue: Any
+    compute: Any  # real type of products, or of what `fn` sees
+    scale: Any  # of what alpha and beta are applied in; None where they are not
+    result: Any
+    precision: str
+    aux: AuxParams
+    a_kind: str  # how elements are accessed, see `aux_operands.KINDS`
+    b_kind: str
+    c_kind: str
+    d_kind: str
+    conjugate: tuple[bool, bool]  # A, B
+    of_reals: tuple[bool, ...]  # whether the functions see real values
+    to_complex: tuple[bool, ...]  # whether they yield complex ones
+    parts: tuple[tuple[int, int], ...]  # of each result of the epilogue
 
 
-def yields_complex(function: Pointwise | None) -> bool:
-    return function is not None and isinstance(function.result, torch.dtype) and function.result.is_complex
+def complex_operation(
+    layouts: Sequence[Layout | None], functions: Sequence[Pointwise | None], conjugate: tuple[bool, bool],
+    compute: torch.dtype, scale: torch.dtype | None, aux: AuxParams, precision: str = "",
+) -> ComplexOperation:  # fmt: skip
+    """The operation on tensors A, B, C and D by `fn`, `c_fn` and `epilogue`."""
+    split = [function and function.split_complex for function in functions]
+    types = [TRITON_TYPES[real(dtype)] if dtype is not None else None for dtype in (compute, scale, layouts[3].dtype)]  # type: ignore[union-attr]
+    of_reals = tuple(function is not None and not function.dtypes[0].is_complex for function in functions)
+    results = [parts_of(function) for function in functions]
+    return ComplexOperation(
+        *split, *types, precision, aux, *map(kind_of, layouts), conjugate, of_reals,
+        tuple(len(each) == 1 and each[0][1] > 0 for each in results), results[2],
+    )  # fmt: skip
 
 
 def parts_of(function: Pointwise | None) -> tuple[tuple[int, int], ...]:

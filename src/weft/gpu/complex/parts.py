@@ -132,22 +132,22 @@ def load_aux_one(
 
 @triton.jit
 def finish_parts(
-    re, im, tensors, factors, place, PARAMS: tl.constexpr, functions, SCALE: tl.constexpr, AUX: tl.constexpr,
-    OFFSETS: tl.constexpr, MASK: tl.constexpr, C_MASK: tl.constexpr,
+    re, im, tensors, factors, place, PARAMS: tl.constexpr, OP: tl.constexpr, OFFSETS: tl.constexpr,
+    MASK: tl.constexpr, C_MASK: tl.constexpr,
 ):  # fmt: skip
     """Both parts of epilogue(alpha * value + beta * c_fn(C)) of a tile; its further results are stored.
 
     `tensors` are (C or None, pointers of auxiliary operands and further results), `factors` the bits of both parts of
-    alpha and of beta, applied in type `SCALE` (None: they are not), `functions` (c_fn, epilogue). Loads of C are masked
-    along the axes of tensor `C_MASK`: its own, or all (`ANY`).
+    alpha and of beta, `OP` a `ComplexOperation`. Loads of C are masked along the axes of tensor `C_MASK`: its own, or
+    all (`ANY`).
     """
     c = tensors[0]
     pointers = tensors[1]
-    C_FN: tl.constexpr = functions[0]
-    EPILOGUE: tl.constexpr = functions[1]
+    C_FN: tl.constexpr = OP.c_fn
+    SCALE: tl.constexpr = OP.scale
     STORED: tl.constexpr = PARAMS.stored
-    C_KIND: tl.constexpr = PARAMS.c_kind
-    AUX_C: tl.constexpr = AUX.c
+    C_KIND: tl.constexpr = OP.c_kind
+    AUX_C: tl.constexpr = OP.aux.c
     if SCALE is not None:
         re, im = times(re.to(SCALE), im.to(SCALE), scalar(factors[0], SCALE), scalar(factors[1], SCALE))
         if c is not None:
@@ -158,38 +158,38 @@ def finish_parts(
             c_im = c_im.to(SCALE)
             if C_FN is not None:
                 aux_args = load_aux(pointers, place, AUX_C, PARAMS, OFFSETS, MASK)
-                c_re, c_im = apply(C_FN, PARAMS.c_fn_complex, PARAMS.of_reals[1], c_re, c_im, aux_args)
+                c_re, c_im = apply(C_FN, OP.to_complex[1], OP.of_reals[1], c_re, c_im, aux_args)
             c_re, c_im = times(c_re.to(SCALE), c_im.to(SCALE), scalar(factors[2], SCALE), scalar(factors[3], SCALE))
             re += c_re
             im += c_im
-    if EPILOGUE is not None:
-        re, im = apply_epilogue(re, im, pointers, place, EPILOGUE, PARAMS, AUX, OFFSETS, MASK)
+    if OP.epilogue is not None:
+        re, im = apply_epilogue(re, im, pointers, place, PARAMS, OP, OFFSETS, MASK)
     return re, im
 
 
 @triton.jit
 def apply_epilogue(
-    re, im, pointers, place, EPILOGUE: tl.constexpr, PARAMS: tl.constexpr, AUX: tl.constexpr, OFFSETS: tl.constexpr,
-    MASK: tl.constexpr,
-):  # fmt: skip
+    re, im, pointers, place, PARAMS: tl.constexpr, OP: tl.constexpr, OFFSETS: tl.constexpr, MASK: tl.constexpr
+):
     """The epilogue's first result; the others are stored."""
-    ENTRIES: tl.constexpr = AUX.epilogue
-    OUTPUTS: tl.constexpr = AUX.outputs
-    OF_REALS: tl.constexpr = PARAMS.of_reals[2]
+    EPILOGUE: tl.constexpr = OP.epilogue
+    ENTRIES: tl.constexpr = OP.aux.epilogue
+    OUTPUTS: tl.constexpr = OP.aux.outputs
+    OF_REALS: tl.constexpr = OP.of_reals[2]
     aux_args = load_aux(pointers, place, ENTRIES, PARAMS, OFFSETS, MASK)
     if len(OUTPUTS) == 0:
-        return apply(EPILOGUE, PARAMS.parts[0][1] > 0, OF_REALS, re, im, aux_args)
+        return apply(EPILOGUE, OP.to_complex[2], OF_REALS, re, im, aux_args)
     else:
         values = call(EPILOGUE, OF_REALS, re, im, aux_args)
         for i in tl.static_range(len(OUTPUTS)):
-            store_output(pointers, values, place, OUTPUTS, i, PARAMS, OFFSETS, MASK)
-        return parts_at(values, PARAMS, 0)
+            store_output(pointers, values, place, i, PARAMS, OP, OFFSETS, MASK)
+        return parts_at(values, OP, 0)
 
 
 @triton.jit
-def parts_at(values, PARAMS: tl.constexpr, I: tl.constexpr):
+def parts_at(values, OP: tl.constexpr, I: tl.constexpr):
     """Both parts of one of several results; the second is 0 where it has none."""
-    PARTS: tl.constexpr = PARAMS.parts[I]
+    PARTS: tl.constexpr = OP.parts[I]
     re = values[PARTS[0]]
     if PARTS[1] < 0:
         return re, tl.zeros_like(re)
@@ -199,16 +199,17 @@ def parts_at(values, PARAMS: tl.constexpr, I: tl.constexpr):
 
 @triton.jit
 def store_output(
-    pointers, values, place, OUTPUTS: tl.constexpr, I: tl.constexpr, PARAMS: tl.constexpr, OFFSETS: tl.constexpr,
+    pointers, values, place, I: tl.constexpr, PARAMS: tl.constexpr, OP: tl.constexpr, OFFSETS: tl.constexpr,
     MASK: tl.constexpr,
 ):  # fmt: skip
     """Store a result after the first through a pointer of its own."""
     STORED: tl.constexpr = PARAMS.stored
     RANK: tl.constexpr = len(STORED)
+    OUTPUTS: tl.constexpr = OP.aux.outputs
     TENSOR: tl.constexpr = OUTPUTS[I][0]
     KIND: tl.constexpr = OUTPUTS[I][3]
     d = pointers[OUTPUTS[I][1]]
-    re, im = parts_at(values, PARAMS, I + 1)
+    re, im = parts_at(values, OP, I + 1)
     re = tl.broadcast_to(re, STORED)
     im = tl.broadcast_to(im, STORED)
     offsets = tl.broadcast_to(OFFSETS(place, PARAMS, TENSOR), STORED)

@@ -9,18 +9,12 @@ import torch
 
 from weft.gpu.common.constants import DeviceFunction
 from weft.gpu.common.constraints import is_product_of_vectors
-from weft.gpu.common.contraction_launch import SplitKLaunch, WholeLaunch
-from weft.gpu.common.launch import (
-    KernelLaunch,
-    common_reasons,
-    pointer_layouts,
-    precision_reason,
-)
+from weft.gpu.common.contraction_launch import gathering_launch
+from weft.gpu.common.launch import common_reasons, precision_reason
 from weft.gpu.common.operation import operation
-from weft.gpu.common.reduce_splits import reduce_launch
 from weft.gpu.gett.model import NAME, GettSchedule, gett_params, predict, schedules
 from weft.planner.schedule import Launch, Target
-from weft.spec import Contraction, Layout
+from weft.spec import Contraction
 from weft.spec.dtypes import dtype_name
 
 KERNEL = DeviceFunction("weft.gpu.gett.kernel", "gett_kernel")
@@ -72,16 +66,4 @@ def adds_in_order(contraction: Contraction, schedule: GettSchedule) -> bool:
 def build(contraction: Contraction, schedule: GettSchedule, target: Target) -> Launch:
     params = gett_params(contraction, schedule, target)
     constants = {"PARAMS": params, "OP": operation(contraction)}
-    accumulate, programs = contraction.arithmetic.accumulate, params.blocks * params.splits
-
-    def multiply(c: Layout | None, d: Layout | None, partials: Layout | None) -> KernelLaunch:
-        return KernelLaunch(
-            KERNEL, (contraction.a, contraction.b, c, d, partials), constants, accumulate.is_floating_point,
-            target, programs, schedule.warps, schedule.stages, pointer_layouts(contraction),
-        )  # fmt: skip
-
-    if params.splits == 1:
-        return WholeLaunch(multiply(contraction.c, contraction.d, None))
-    partials = Layout.contiguous((programs, params.m.tile, params.n.tile), accumulate)
-    product = multiply(None, None, partials)
-    return SplitKLaunch(product, reduce_launch(contraction, params, partials, target), partials)
+    return gathering_launch(KERNEL, contraction, constants, params, schedule, target)

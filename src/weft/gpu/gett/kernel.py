@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from weft.gpu.common.addresses import batch_offset, dim_mask, dim_offsets
+from weft.gpu.common.addresses import dim_mask, dim_offsets
 from weft.gpu.common.device import gathered, gathered_step, load_tile, tf32_digits
 from weft.gpu.common.pdl import pdl_begin
 from weft.gpu.common.tiles import (
@@ -20,25 +20,12 @@ from weft.gpu.common.tiles import (
     converted,
     materialize,
     partial_offsets,
+    rows_and_columns,
     settled,
     store_block,
     sync_for_wgmma,
     tile_coords,
 )
-
-
-@triton.jit
-def rows_and_columns(a, b, place, rows, columns, PARAMS: tl.constexpr):
-    """Pointers to `rows` of A and `columns` of B of an output tile (batch, m, n) at the start of k, and which exist."""
-    batch_block, m_block, n_block = place
-    M: tl.constexpr = PARAMS.m
-    N: tl.constexpr = PARAMS.n
-    BATCH: tl.constexpr = PARAMS.batch
-    a_rows = a + batch_offset(batch_block, BATCH, 0, PARAMS.wide[0])
-    a_rows += dim_offsets(m_block, rows, M, 0, PARAMS.wide[0])
-    b_columns = b + batch_offset(batch_block, BATCH, 1, PARAMS.wide[1])
-    b_columns += dim_offsets(n_block, columns, N, 1, PARAMS.wide[1])
-    return a_rows, b_columns, dim_mask(m_block, rows, M), dim_mask(n_block, columns, N)
 
 
 @triton.jit

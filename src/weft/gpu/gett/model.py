@@ -10,26 +10,30 @@ from typing import NamedTuple
 
 from weft.fn.triton.padding import masked_operands
 from weft.gpu.common.constraints import GROUP_ROWS, LEAST_DOT, LEAST_SPLIT_STEPS, power_of_two, widened
-from weft.gpu.common.cost import KernelWork, cast_seconds, direct_seconds, function_seconds, reduce_seconds, tile_access
+from weft.gpu.common.cost import (
+    KernelWork,
+    cast_seconds,
+    direct_seconds,
+    function_seconds,
+    gathered_accesses,
+    reduce_seconds,
+)
 from weft.gpu.common.launch import MOST_PROGRAMS
 from weft.gpu.common.splits import RUN_DEPTH, product_bytes, run_count, runs_of, split_counts
 from weft.gpu.common.tiling import (
     TENSORS,
     A,
     B,
-    C,
-    D,
     TiledAxis,
     TiledDim,
     axes_text,
     by_stride,
     nearest,
-    rest,
+    outer_axes,
     run_orders,
     tile_count,
     tiled_dim,
-    wide,
-    wide_index,
+    tiled_output,
 )
 from weft.planner.coefficients import fitted
 from weft.planner.schedule import Candidates, Target
@@ -125,7 +129,7 @@ _NARROW = (
     TileShape(32, 16, 128, 2, 4), TileShape(64, 16, 128, 4, 4), TileShape(64, 16, 256, 4, 3),
 )  # fmt: skip
 _SHAPES = {1: _BYTE, 2: _HALF, 4: _SINGLE, 8: _DOUBLE}
-_RUNS = (16, 8, 32, 4)  # indices of A's (or B's) own run where a dim needs two axes
+RUNS = (16, 8, 32, 4)  # indices of A's (or B's) own run where a dim needs two axes
 
 
 def schedules(contraction: Contraction, target: Target) -> Candidates:
@@ -145,8 +149,8 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
         stages = min(shape.stages, max(2, -(-contraction.k // depth)))  # no more than there are steps
         in_order = (TiledAxis(k_modes[::-1], depth),)
         k_orders = [in_order] if contraction.invariant else list(k_axes(k_modes, depth))
-        for m in outer_axes(m_modes, A, shape.m):
-            for n in outer_axes(n_modes, B, shape.n):
+        for m in outer_axes(m_modes, A, shape.m, RUNS, 2):
+            for n in outer_axes(n_modes, B, shape.n, RUNS, 2):
                 for k in k_orders:
                     schedule = GettSchedule(m, n, k, shape.warps, stages, group=8, apart=apart)
                     tiles = contraction.batch * tile_count(m_modes, m) * tile_count(n_modes, n)
@@ -158,19 +162,6 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
                         found.append(schedule)
                         found.extend(_split(contraction, schedule, tiles, target))
     return Candidates(tuple(dict.fromkeys(found)), tuple(excluded))
-
-
-def outer_axes(modes: Sequence[Mode], operand: int, tile: int) -> Iterator[tuple[TiledAxis, ...]]:
-    """Ways to lay a tile over the modes of m or n: in D's order, in the operand's, or along both runs."""
-    by_d = by_stride(modes, D)
-    for order in dict.fromkeys((by_d, by_stride(modes, operand))):
-        yield (TiledAxis(order, tile),)
-    near = nearest(modes, operand)
-    if near is not None and near is not by_d[0]:
-        others = tuple(mode for mode in by_d if mode is not near)
-        for run in _RUNS:
-            if tile // run >= 2 and run < 2 * near.extent:
-                yield (TiledAxis(others, tile // run), TiledAxis((near,), run))
 
 
 def k_axes(modes: Sequence[Mode], tile: int) -> Iterator[tuple[TiledAxis, ...]]:
@@ -234,51 +225,42 @@ def _in_runs(contraction: Contraction, schedule: GettSchedule, tiles: int) -> It
 
 
 class GettParams(NamedTuple):
+    """The output tiles, see `OutputTiles`, and how they are summed."""
+
     batch: TiledDim
     m: TiledDim
     n: TiledDim
+    stored: tuple[int, ...]
+    group: int
+    blocks: int
+    splits: int
+    wide: tuple[bool, ...]
+    wide_index: bool
     k: TiledDim
     k_of_a: TiledDim  # the same axes of k in A's order
     swap_k: bool
-    stored: tuple[int, ...]  # extents of the stored tile: every axis longer than one index
-    group: int
-    blocks: int  # output tiles
-    splits: int  # programs that share the sum of each output tile
     runs: int  # of each sum, which one program adds up
     steps: int  # along k, in each of them
     widen: bool  # products are made in the accumulator's type
     masked: tuple[bool, bool]  # what the functions of A and B make of the zeros past the end of k is masked
     apart: bool  # the product of each step is added by a rounded sum
     transposed: tuple[bool, bool]  # A and B are transposed via registers, see `_transposed`
-    wide: tuple[bool, ...]  # offsets need 64 bits, per tensor
-    wide_index: bool  # indices along an axis do
 
 
 def gett_params(contraction: Contraction, schedule: GettSchedule, target: Target) -> GettParams:
     tensors = TENSORS + len(contraction.aux)
-    m = tiled_dim([*rest(contraction.of_role(Role.M), schedule.m), *schedule.m], tensors=tensors)
-    stored_of_m = [axis.tile for axis in m.axes if axis.place >= 0]
-    n = tiled_dim([*rest(contraction.of_role(Role.N), schedule.n), *schedule.n], len(stored_of_m), tensors)
     k, k_of_a = tiled_dim(schedule.k, tensors=tensors), tiled_dim(schedule.k[::-1], tensors=tensors)
     return GettParams(
-        batch=tiled_dim(rest(contraction.of_role(Role.BATCH), ()), tensors=tensors),
-        m=m,
-        n=n,
+        *tiled_output(contraction, schedule.m, schedule.n, schedule.k, schedule.splits, schedule.group),
         k=k,
         k_of_a=k_of_a,
         swap_k=len(schedule.k) > 1,
-        stored=(*stored_of_m, *[axis.tile for axis in n.axes if axis.place >= 0]),
-        group=schedule.group,
-        blocks=contraction.batch * m.blocks * n.blocks,
-        splits=schedule.splits,
         runs=schedule.runs,
         steps=-(-k.blocks // max(schedule.splits, schedule.runs)),
         widen=widened(contraction, target),
         masked=(False, False) if k.exact else masked_operands(contraction.a_fn, contraction.b_fn),
         apart=schedule.apart,
         transposed=_transposed(contraction),
-        wide=wide(contraction.modes, tensors),
-        wide_index=wide_index((*schedule.m, *schedule.n, *schedule.k)),
     )
 
 
@@ -303,16 +285,10 @@ def predict(contraction: Contraction, schedule: GettSchedule, target: Target) ->
     params, size = gett_params(contraction, schedule, target), product_bytes(contraction)
     programs, tiles, steps = params.blocks * params.splits, params.blocks, params.steps * params.runs
     tile_m, tile_n, tile_k = schedule.tile
-    loaded, of_d = programs * steps, (*params.m.axes, *params.n.axes)
-    held = tile_m * tile_n // (32 * schedule.warps)  # sums of a thread
+    loaded, held = programs * steps, tile_m * tile_n // (32 * schedule.warps)  # tiles of A and B; sums of a thread
     elements = loaded * tile_m * tile_k, loaded * tile_n * tile_k, tiles * tile_m * tile_n  # of A, B and D
     work = KernelWork(
-        accesses=(
-            tile_access(contraction.a, A, loaded, (*params.m.axes, *params.k_of_a.axes), repeated=True),
-            tile_access(contraction.b, B, loaded, (*params.n.axes, *params.k.axes), repeated=True),
-            tile_access(contraction.c, C, tiles, of_d),
-            tile_access(contraction.d, D, tiles, of_d),
-        ),
+        accesses=gathered_accesses(contraction, params, loaded, repeated=True),
         blocks=programs,
         steps=steps,
         tile=schedule.tile,

@@ -9,16 +9,15 @@ from __future__ import annotations
 import torch
 
 from weft.gpu.common.constants import DeviceFunction
-from weft.gpu.common.contraction_launch import SplitKLaunch, WholeLaunch
-from weft.gpu.common.launch import KernelLaunch, common_reasons, pointer_layouts
+from weft.gpu.common.contraction_launch import gathering_launch
+from weft.gpu.common.launch import common_reasons
 from weft.gpu.common.operation import operation
-from weft.gpu.common.reduce_splits import reduce_launch
 from weft.gpu.common.tiling import TENSORS
 from weft.gpu.semiring.algebra import exponential_constants
 from weft.gpu.semiring.model import predict, semiring_params
 from weft.gpu.semiring.schedule import NAME, SemiringSchedule, schedules
 from weft.planner.schedule import Launch, Target
-from weft.spec import Contraction, Layout
+from weft.spec import Contraction
 from weft.spec.dtypes import dtype_name
 
 KERNEL = DeviceFunction("weft.gpu.semiring.kernel", "semiring_kernel")
@@ -58,18 +57,4 @@ def build(
         params = params._replace(guard=(TENSORS + guard, before))
     constants = {"PARAMS": params, "OP": operation(contraction)} | exponential_constants(contraction)
     constants["STAGES"] = schedule.stages
-    a, b, c, d = contraction.a, contraction.b, contraction.c, contraction.d
-    accumulate = contraction.arithmetic.accumulate
-    real, pointers = accumulate.is_floating_point, pointer_layouts(contraction)
-    programs, warps = params.blocks * params.splits, schedule.warps
-
-    def multiply(c: Layout | None, d: Layout | None, partials: Layout | None) -> KernelLaunch:
-        return KernelLaunch(
-            KERNEL, (a, b, c, d, partials), constants, real, target, programs, warps, schedule.stages, pointers
-        )
-
-    if params.splits == 1:
-        return WholeLaunch(multiply(c, d, None))
-    subtile = params.subtile
-    partials = Layout.contiguous((subtile.blocks * subtile.splits, subtile.m.tile, subtile.n.tile), accumulate)
-    return SplitKLaunch(multiply(None, None, partials), reduce_launch(contraction, subtile, partials, target), partials)
+    return gathering_launch(KERNEL, contraction, constants, params.subtile, schedule, target)

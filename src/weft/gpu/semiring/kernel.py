@@ -12,7 +12,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from weft.gpu.common.addresses import ANY, batch_offset, dim_mask, dim_offsets
+from weft.gpu.common.addresses import ANY, dim_mask, dim_offsets
 from weft.gpu.common.device import gathered, gathered_step, load_tile
 from weft.gpu.common.pdl import pdl_begin
 from weft.gpu.common.tiles import (
@@ -21,6 +21,7 @@ from weft.gpu.common.tiles import (
     block_mask,
     block_offsets,
     partial_offsets,
+    rows_and_columns,
     store_block,
     tile_coords,
     tile_mask,
@@ -53,7 +54,8 @@ def load_step(starts, aux, place, PARAMS: tl.constexpr, OP: tl.constexpr, WHOLE:
     """Tiles of A and B at (batch, m, n, k), functions applied in the product type, in the accumulator's type.
 
     Past the end of k they are zero, after functions too if `PARAMS.zeros`. `WHOLE`: the tile ends within k.
-    `starts` is what `rows_of` gives, `aux` the pointers of auxiliary operands and what is known of those of A and of B.
+    `starts` is what `rows_and_columns` gives, rows of A and of B as columns; `aux` the pointers of auxiliary operands
+    and what is known of those of A and of B.
     """
     a, b, row_mask, column_mask = starts
     pointers, aux_a, aux_b = aux
@@ -87,23 +89,6 @@ def load_step(starts, aux, place, PARAMS: tl.constexpr, OP: tl.constexpr, WHOLE:
 
 
 @triton.jit
-def rows_of(a, b, place, rows, columns, PARAMS: tl.constexpr):
-    """Pointers to the rows of A and of B of an output tile (batch, m, n) at the start of k, and which of them exist.
-
-    `rows` and `columns` of the tile are of A and of B.
-    """
-    batch_block, m_block, n_block = place
-    M: tl.constexpr = PARAMS.m
-    N: tl.constexpr = PARAMS.n
-    BATCH: tl.constexpr = PARAMS.batch
-    a_rows = a + batch_offset(batch_block, BATCH, 0, PARAMS.wide[0])
-    a_rows = (a_rows + dim_offsets(m_block, rows, M, 0, PARAMS.wide[0]))[:, None]
-    b_rows = b + batch_offset(batch_block, BATCH, 1, PARAMS.wide[1])
-    b_rows = (b_rows + dim_offsets(n_block, columns, N, 1, PARAMS.wide[1]))[:, None]
-    return a_rows, b_rows, dim_mask(m_block, rows, M), dim_mask(n_block, columns, N)
-
-
-@triton.jit
 def reduce_tile(
     operands, pointers, program, place, PARAMS: tl.constexpr, OP: tl.constexpr, EXP: tl.constexpr, STAGES: tl.constexpr
 ):
@@ -124,7 +109,8 @@ def reduce_tile(
         last_step = tl.minimum(first_step + PARAMS.steps, PARAMS.alike_steps)
 
     # (1) Fix the rows of A and of B that it needs.
-    starts = rows_of(operands[0], operands[1], place, rows, columns, PARAMS)
+    a_rows, b_rows, row_mask, column_mask = rows_and_columns(operands[0], operands[1], place, rows, columns, PARAMS)
+    starts = (a_rows[:, None], b_rows[:, None], row_mask, column_mask)
     aux_a = gathered(pointers, (batch_block, m_block, 0), AUX_A, PARAMS, a_offsets, a_mask)
     aux_b = gathered(pointers, (batch_block, n_block, 0), AUX_B, PARAMS, n_offsets, n_mask)
     aux = (pointers, aux_a, aux_b)

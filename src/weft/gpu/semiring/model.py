@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 
 from weft.gpu.common.constraints import LEAST_COPY, LINE, REGISTERS, SHARED_MEMORY, VECTOR, power_of_two, sm_count
-from weft.gpu.common.cost import Access, KernelWork, direct_seconds, function_seconds, reduce_seconds, tile_access
-from weft.gpu.common.tiling import TENSORS, A, B, C, D, TiledAxis, TiledDim, rest, tiled_dim, wide, wide_index
+from weft.gpu.common.cost import Access, KernelWork, direct_seconds, function_seconds, gathered_accesses, reduce_seconds
+from weft.gpu.common.tiling import TENSORS, A, B, OutputTiles, TiledAxis, TiledDim, tiled_dim, tiled_output
 from weft.gpu.semiring.algebra import product_slots, sums_exponentials
-from weft.gpu.semiring.schedule import SemiringSchedule, output_tiles, subtile_axes
+from weft.gpu.semiring.schedule import SemiringSchedule, subtile_axes
 from weft.planner.coefficients import fitted
 from weft.planner.schedule import Target
-from weft.spec import Contraction, Role
+from weft.spec import Contraction
 
 
 class ThreadTile(NamedTuple):
@@ -33,95 +32,45 @@ class ThreadTile(NamedTuple):
     run: int  # of these, neighbours in memory
 
 
-class SemiringSubtileParams(NamedTuple):
-    """The parameters for storing the subtiles of an output tile, or adding up their split-K partials, takes of a
-    schedule."""
+class SemiringParams(NamedTuple):
+    """The output tiles, see `OutputTiles`, and how they are reduced."""
 
     batch: TiledDim
     m: TiledDim
     n: TiledDim
     stored: tuple[int, ...]
     group: int
-    blocks: int  # subtiles of D
+    blocks: int
     splits: int
     wide: tuple[bool, ...]
     wide_index: bool
-
-
-class SemiringParams(NamedTuple):
-    batch: TiledDim
-    m: TiledDim
-    n: TiledDim
     k: TiledDim
     k_of_a: TiledDim  # the same
-    stored: tuple[int, ...]  # extents of the tile as D lies: every axis longer than one index
     threads_m: ThreadTile
     threads_n: ThreadTile
-    subtile: SemiringSubtileParams
+    subtile: OutputTiles  # an output tile in subtiles, each of which is stored by itself
     log_depth: int  # of the tile along k
-    group: int
-    blocks: int  # output tiles
-    splits: int  # programs that share the reduction of each output tile
-    steps: int  # along k, in each of them
+    steps: int  # along k, in each program
     zeros: bool  # past the end of k tiles are zero and change nothing: products are summed
     alike_steps: int  # steps along k without the one that overhangs its end and is not like the others
-    wide: tuple[bool, ...]  # offsets need 64 bits, per tensor
-    wide_index: bool  # indices along an axis do
     guard: tuple[int, int] = (0, 0)  # tensor and pointer of marks: only output tiles with one are computed; 0 for none
 
 
 def semiring_params(contraction: Contraction, schedule: SemiringSchedule) -> SemiringParams:
-    tensors = TENSORS + len(contraction.aux)
-    batch = tiled_dim(rest(contraction.of_role(Role.BATCH), ()), tensors=tensors)
-    m, n, stored = _outer_dims(contraction, schedule.m, schedule.n)
-    k = tiled_dim(schedule.k, tensors=tensors)
-    zeros = contraction.algebra is None
-    offsets_wide = wide(contraction.modes, tensors)
-    index_wide = wide_index((*schedule.m, *schedule.n, *schedule.k))
-    m_subtile, n_subtile, stored_subtile = _outer_dims(
-        contraction, subtile_axes(schedule.m, schedule.subtiles[0]), subtile_axes(schedule.n, schedule.subtiles[1])
-    )
+    k, zeros = tiled_dim(schedule.k, tensors=TENSORS + len(contraction.aux)), contraction.algebra is None
+    of_m, of_n = map(subtile_axes, (schedule.m, schedule.n), schedule.subtiles)
     return SemiringParams(
-        batch=batch,
-        m=m,
-        n=n,
+        *tiled_output(contraction, schedule.m, schedule.n, schedule.k, schedule.splits, schedule.group),
         k=k,
         k_of_a=k,
-        stored=stored,
         threads_m=_threads_along(contraction, schedule, A),
         threads_n=_threads_along(contraction, schedule, B),
-        subtile=SemiringSubtileParams(
-            batch=batch,
-            m=m_subtile,
-            n=n_subtile,
-            stored=stored_subtile,
-            group=1,
-            blocks=contraction.batch * m_subtile.blocks * n_subtile.blocks,
-            splits=schedule.splits,
-            wide=offsets_wide,
-            wide_index=index_wide,
-        ),
+        subtile=tiled_output(contraction, of_m, of_n, schedule.k, schedule.splits, 1),
         log_depth=k.tile.bit_length() - 1,
-        group=schedule.group,
-        blocks=output_tiles(contraction, schedule),
-        splits=schedule.splits,
         steps=-(-k.blocks // schedule.splits),
         zeros=zeros,
         alike_steps=k.blocks if zeros else contraction.k // k.tile,
-        wide=offsets_wide,
-        wide_index=index_wide,
     )
-
-
-def _outer_dims(
-    contraction: Contraction, m_axes: Sequence[TiledAxis], n_axes: Sequence[TiledAxis]
-) -> tuple[TiledDim, TiledDim, tuple[int, ...]]:
-    """m and n, and the extents of the stored tile."""
-    tensors = TENSORS + len(contraction.aux)
-    m = tiled_dim([*rest(contraction.of_role(Role.M), m_axes), *m_axes], tensors=tensors)
-    stored_of_m = [axis.tile for axis in m.axes if axis.place >= 0]
-    n = tiled_dim([*rest(contraction.of_role(Role.N), n_axes), *n_axes], len(stored_of_m), tensors)
-    return m, n, (*stored_of_m, *[axis.tile for axis in n.axes if axis.place >= 0])
 
 
 def _threads_along(contraction: Contraction, schedule: SemiringSchedule, operand: int) -> ThreadTile:
@@ -175,17 +124,9 @@ def predict(contraction: Contraction, schedule: SemiringSchedule, target: Target
     params = semiring_params(contraction, schedule)
     tile_m, tile_n, tile_k = schedule.tile
     programs, steps = params.blocks * params.splits, params.steps
-    d_axes = (*params.m.axes, *params.n.axes)
-    read = (
-        tile_access(contraction.a, A, programs * steps, (*params.m.axes, *params.k.axes)),
-        tile_access(contraction.b, B, programs * steps, (*params.n.axes, *params.k.axes)),
-    )
+    accesses = gathered_accesses(contraction, params, programs * steps)
     work = KernelWork(
-        accesses=(
-            *read,
-            tile_access(contraction.c, C, params.blocks, d_axes),
-            tile_access(contraction.d, D, params.blocks, d_axes),
-        ),
+        accesses=accesses,
         blocks=programs,
         steps=0,  # the next step is loaded while one computes
         tile=schedule.tile,
@@ -195,7 +136,7 @@ def predict(contraction: Contraction, schedule: SemiringSchedule, target: Target
         ),
         matrix=False,
         function_seconds=_arithmetic_seconds(contraction, schedule, params, target)
-        + sum([_narrow_seconds(access) for access in read])
+        + sum([_narrow_seconds(access) for access in accesses[:2]])
         + function_seconds(
             contraction,
             programs * steps * tile_m * tile_k,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from operator import attrgetter
@@ -12,10 +12,10 @@ from typing import NamedTuple
 from weft.gpu.common.constraints import VECTOR, power_of_two
 from weft.gpu.common.launch import MOST_PROGRAMS
 from weft.gpu.common.splits import split_counts
-from weft.gpu.common.tiling import A, B, D, TiledAxis, axes_text, by_stride, nearest, run_orders, tile_count
+from weft.gpu.common.tiling import A, B, TiledAxis, axes_text, nearest, outer_axes, run_orders, tile_count
 from weft.gpu.semiring.algebra import sums_exponentials
 from weft.planner.schedule import Candidates, Target
-from weft.spec import Contraction, Mode, Role
+from weft.spec import Contraction, Role
 from weft.spec.dtypes import dtype_name
 
 MOST_HELD = {4: 80, 8: 40}  # elements of D in each thread, by bytes of the accumulator: more would spill
@@ -152,9 +152,9 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
             continue
         depth = min(shape.k, power_of_two(contraction.k))
         tile_m, tile_n = shape.m * power_of_two(shape.subtiles[0]), shape.n * power_of_two(shape.subtiles[1])
-        held = (shape.rows, shape.columns)
-        for m in tile_axes(m_modes, A, tile_m, shape.subtiles[0]):
-            for n in tile_axes(n_modes, B, tile_n, shape.subtiles[1]):
+        held, (runs_m, runs_n) = (shape.rows, shape.columns), (_RUNS if count == 1 else () for count in shape.subtiles)
+        for m in outer_axes(m_modes, A, tile_m, runs_m, 8):
+            for n in outer_axes(n_modes, B, tile_n, runs_n, 8):
                 for k in run_orders(k_modes, A, B):
                     tiles = (m, n, (TiledAxis(k, depth),))
                     schedule = SemiringSchedule(*tiles, held, shape.warps, shape.stages, shape.subtiles)
@@ -164,19 +164,6 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
                         found.append(schedule)
                         found.extend(_split(contraction, schedule, target))
     return Candidates(tuple(dict.fromkeys(found)), tuple(excluded))
-
-
-def tile_axes(modes: Sequence[Mode], operand: int, tile: int, subtiles: int) -> Iterator[tuple[TiledAxis, ...]]:
-    """Ways to lay a tile over the modes of m or n: in D's order, in the operand's, or along both runs."""
-    by_d = by_stride(modes, D)
-    for order in dict.fromkeys((by_d, by_stride(modes, operand))):
-        yield (TiledAxis(order, tile),)
-    near = nearest(modes, operand)
-    if subtiles == 1 and near is not None and near is not by_d[0]:
-        others = tuple(mode for mode in by_d if mode is not near)
-        for run in _RUNS:
-            if tile // run >= 8 and run < 2 * near.extent:
-                yield (TiledAxis(others, tile // run), TiledAxis((near,), run))
 
 
 def subtile_axes(axes: tuple[TiledAxis, ...], subtiles: int) -> tuple[TiledAxis, ...]:

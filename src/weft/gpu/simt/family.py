@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from weft.gpu.common.constants import DeviceFunction
 from weft.gpu.common.constraints import is_product_of_vectors
-from weft.gpu.common.contraction_launch import WholeLaunch
+from weft.gpu.common.contraction_launch import ContractionLaunch
 from weft.gpu.common.launch import KernelLaunch, common_reasons, pointer_layouts
 from weft.gpu.common.operation import operation
 from weft.gpu.semiring.algebra import over_axis
@@ -36,4 +36,4 @@ def build(contraction: Contraction, schedule: SimtSchedule, target: Target) -> L
         contraction.arithmetic.accumulate.is_floating_point, target, programs(contraction, schedule), schedule.warps,
         STAGES, pointer_layouts(contraction),
     )  # fmt: skip
-    return WholeLaunch(kernel)
+    return ContractionLaunch(kernel)

@@ -46,11 +46,6 @@ class PackParams(NamedTuple):
     side: int  # 0 of A, 1 of B
     first_count: int  # the word that counts near values of the first row
 
-    @property
-    def meant(self) -> PackParams:
-        """The parameters as Triton takes them."""
-        return self._replace(term=self.term.meant)
-
 
 class OperandTerms:
     """Splits operands that lie so: (batch, rows, k) or (rows, k), B's columns are its rows."""

@@ -7,33 +7,28 @@ variants.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
-from torch import Tensor
 
 from weft.gpu.common.constants import DeviceFunction
 from weft.gpu.common.constraints import LEAST_DOT, VECTOR
+from weft.gpu.common.contraction_launch import ABSENT, A, B, C, ContractionLaunch, D
 from weft.gpu.common.dependent import is_short
 from weft.gpu.common.launch import KernelLaunch, common_reasons, pointer_layouts
 from weft.gpu.common.operation import operation
 from weft.gpu.common.reduce_splits import reduce_launch
 from weft.gpu.common.splits import run_count
-from weft.gpu.common.swap_ab import in_kernel_order, swap_ab
 from weft.gpu.common.tensor_maps import TensorMap
-from weft.gpu.common.tiling import A, B
 from weft.gpu.warp_specialized.gluon_probe import refusal
 from weft.gpu.warp_specialized.model import predict as predict_pipelined
 from weft.gpu.warp_specialized.model import ws_params
-from weft.gpu.warp_specialized.roles import WARPS
 from weft.gpu.warp_specialized.schedule import NAME, WsSchedule, candidates, output_map, partials_layout
 from weft.gpu.warp_specialized.stationary_model import StationarySchedule, predict_stationary, stationary_params
 from weft.gpu.warp_specialized.stationary_model import candidates as stationary_candidates
-from weft.gpu.warp_specialized.views import TmaSchedule, n_parts, tensor_map
-from weft.planner.schedule import AuxTensors, Candidates, Launch, Scalar, Target
-from weft.spec import Contraction, Layout, Role
+from weft.gpu.warp_specialized.views import TmaSchedule, in_kernel_order, n_parts, swap_ab, tensor_map
+from weft.planner.schedule import Candidates, Launch, Target
+from weft.spec import Contraction, Role
 from weft.spec.dtypes import FP8, MATRIX_SUMS, dtype_name
 
 # Of A's rows; of B's columns; of their second part along n where there is one.
@@ -48,47 +43,6 @@ def operand_maps(contraction: Contraction, schedule: TmaSchedule) -> OperandMaps
         for width in n_parts(tile_n)
     )
     return a, b, rest[0] if rest else None
-
-
-class WsLaunch:
-    """The kernel that multiplies, and the one that reduces split-K partials."""
-
-    def __init__(
-        self,
-        in_parts: bool,  # B's columns by two maps
-        swap_ab: bool,  # rows are B's and columns A's
-        multiply: KernelLaunch,
-        reduce: KernelLaunch | None = None,
-        partials: Layout | None = None,
-    ) -> None:
-        self.kernels: tuple[KernelLaunch, ...] = (multiply, reduce) if reduce is not None else (multiply,)
-        self._in_parts = in_parts
-        self._swap_ab = swap_ab
-        self._partials = partials
-
-    def __call__(
-        self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
-    ) -> None:
-        if self._partials is None:
-            self.kernels[0](self._tensors(a, b, c, d), alpha, beta, aux)
-            return
-        partials = torch.empty(self._partials.shape, dtype=self._partials.dtype, device=d.device)
-        self.kernels[0](self._tensors(a, b, None, partials), alpha, beta, aux)
-        self.kernels[1]((partials, c, d), alpha, beta, aux)
-
-    def bound(
-        self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
-    ) -> Callable[[], None]:
-        """The launch on these tensors, whose addresses are taken now; partial sums get memory in each run."""
-        if self._partials is not None:
-            return partial(self, a, b, c, d, alpha, beta, aux)
-        return self.kernels[0].bound(self._tensors(a, b, c, d), alpha, beta, aux)
-
-    def _tensors(self, a: Tensor, b: Tensor, c: Tensor | None, stored: Tensor) -> Sequence[Tensor | None]:
-        """Rows, columns, and what is left of these; C; D, or the partials in its place."""
-        if self._swap_ab:
-            a, b = b, a
-        return a, b, b if self._in_parts else None, c, stored
 
 
 _ROOM = "weft.gpu.warp_specialized"
@@ -165,36 +119,24 @@ def predict(contraction: Contraction, schedule: WsSchedule | StationarySchedule,
 
 def build(contraction: Contraction, schedule: WsSchedule | StationarySchedule, target: Target) -> Launch:
     """The kernel of a schedule, and the reduction of its split-K partials, ready to launch."""
+    contraction = in_kernel_order(contraction, schedule)
+    maps, c, pointers = operand_maps(contraction, schedule), contraction.c, pointer_layouts(contraction)
+    params: Any
+    partials = reduce = None
     if isinstance(schedule, StationarySchedule):
-        return _build_stationary(contraction, schedule, target)
-    contraction = in_kernel_order(contraction, schedule)
-    params = ws_params(contraction, schedule, target)
-    constants = {"PARAMS": params, "OP": operation(contraction)}
-    maps = operand_maps(contraction, schedule)
-    tiles = params.tma.blocks
-    stored = output_map(contraction, schedule, schedule.rows, tiles).tensor
-    real = contraction.arithmetic.accumulate.is_floating_point
-    whole = params.tma.splits == 1
-    c, pointers = (contraction.c, pointer_layouts(contraction)) if whole else (None, None)
+        kernel, params, stored = STATIONARY_KERNEL, stationary_params(contraction, schedule, target), contraction.d
+    else:
+        kernel, params = KERNEL, ws_params(contraction, schedule, target)
+        stored = output_map(contraction, schedule, schedule.rows, params.tma.blocks).tensor
+        if params.tma.splits > 1:
+            partials, c, pointers = partials_layout(contraction, schedule, params.tma.blocks), None, None
+            reduce = reduce_launch(contraction, params.tma, partials, target, params.stream_k)
+    constants, real = {"PARAMS": params, "OP": operation(contraction)}, contraction.arithmetic.accumulate
     multiply = KernelLaunch(
-        KERNEL, (*maps, c, stored), constants, real, target, params.tma.programs, WARPS, 1, pointers,
-        pdl=is_short(contraction),
+        kernel, (*maps, c, stored), constants, real.is_floating_point, target, params.tma.programs, schedule.warps, 1,
+        pointers, pdl=is_short(contraction),
     )  # fmt: skip
-    if whole:
-        return WsLaunch(maps[2] is not None, schedule.swap_ab, multiply)
-    partials = partials_layout(contraction, schedule, tiles)
-    reduce = reduce_launch(contraction, params.tma, partials, target, params.stream_k)
-    return WsLaunch(maps[2] is not None, schedule.swap_ab, multiply, reduce, partials)
-
-
-def _build_stationary(contraction: Contraction, schedule: StationarySchedule, target: Target) -> Launch:
-    contraction = in_kernel_order(contraction, schedule)
-    params = stationary_params(contraction, schedule, target)
-    maps = operand_maps(contraction, schedule)
-    constants = {"PARAMS": params, "OP": operation(contraction)}
-    real = contraction.arithmetic.accumulate.is_floating_point
-    multiply = KernelLaunch(
-        STATIONARY_KERNEL, (*maps, None, contraction.d), constants, real, target, params.tma.programs, schedule.warps,
-        1, pdl=is_short(contraction),
-    )  # fmt: skip
-    return WsLaunch(maps[2] is not None, schedule.swap_ab, multiply)
+    # Rows, columns, and what is left of these; C; D, or the partials in its place.
+    rows, columns = (B, A) if schedule.swap_ab else (A, B)
+    order = (rows, columns, columns if maps[2] is not None else ABSENT, C, D)
+    return ContractionLaunch(multiply, order, reduce, partials)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
-from weft.gpu.common.constants import GluonLayout, meant
+from weft.gpu.common.constants import GluonLayout
 from weft.gpu.common.constraints import GROUP_ROWS, LINE, sm_count
 from weft.gpu.common.cost import (
     KEPT_BYTES,
@@ -19,7 +19,6 @@ from weft.gpu.common.cost import (
     reduce_seconds,
 )
 from weft.gpu.common.splits import StreamK
-from weft.gpu.common.swap_ab import in_kernel_order
 from weft.gpu.common.tensor_maps import matrix_layout
 from weft.gpu.common.tiling import TENSORS, A, B, TiledAxis, TiledDim, tiled_dim, wide
 from weft.gpu.warp_specialized.roles import CONSUMERS, PINGPONG, WARPS, Consumers, WarpRoles, roles
@@ -34,7 +33,7 @@ from weft.gpu.warp_specialized.schedule import (
     work_tiles_whole,
 )
 from weft.gpu.warp_specialized.tma_params import TmaDim, TmaParams, part_of, tma_params
-from weft.gpu.warp_specialized.views import TmaView, dim_axes, dim_tiles, n_parts, placed_parts
+from weft.gpu.warp_specialized.views import TmaView, dim_axes, dim_tiles, in_kernel_order, n_parts, placed_parts
 from weft.planner.coefficients import fitted
 from weft.planner.schedule import Target
 from weft.spec import Contraction
@@ -82,12 +81,6 @@ class WsParams(NamedTuple):
     d_layout: GluonLayout
     store_layout: GluonLayout | None  # in registers, of a subtile that is stored through pointers; None: TMA stores it
     stream_k: StreamK | None
-
-    @property
-    def meant(self) -> WsParams:
-        """The parameters as Gluon takes them."""
-        a, b, d = meant(self.a_layout), meant(self.b_layouts), meant(self.d_layout)
-        return self._replace(a_layout=a, b_layouts=b, d_layout=d, store_layout=meant(self.store_layout))
 
 
 def ws_params(contraction: Contraction, schedule: WsSchedule, target: Target) -> WsParams:

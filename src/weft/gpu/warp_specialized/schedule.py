@@ -28,6 +28,7 @@ from weft.gpu.warp_specialized.views import (
     missing_views,
     n_parts,
     split_counts,
+    steps_along,
     tma_views,
 )
 from weft.planner.schedule import Candidates, Target
@@ -284,8 +285,7 @@ def _with_splits(contraction: Contraction, whole: WsSchedule, splits: int, strea
 
 def split_steps(contraction: Contraction, schedule: WsSchedule, splits: int) -> int:
     """Steps along k of the longest of so many partials."""
-    steps = -(-schedule.k.extent // schedule.tile[2]) * (contraction.k // schedule.k.extent)
-    return -(-steps // splits)
+    return -(-steps_along(contraction, schedule.k, schedule.tile[2]) // splits)
 
 
 def work_tiles(contraction: Contraction, schedule: WsSchedule) -> int:

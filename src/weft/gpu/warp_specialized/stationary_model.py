@@ -8,20 +8,21 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import NamedTuple
 
-from weft.gpu.common.constants import GluonLayout, meant
+from weft.gpu.common.constants import GluonLayout
 from weft.gpu.common.constraints import LEAST_DOT, SHARED_MEMORY, sm_count
 from weft.gpu.common.cost import compulsory_bytes, function_seconds, launched
-from weft.gpu.common.swap_ab import in_kernel_order
 from weft.gpu.common.tensor_maps import matrix_layout
 from weft.gpu.common.tiling import TENSORS, A, B, D, TiledAxis, TiledDim, nearest, tiled_dim
-from weft.gpu.warp_specialized.schedule import BARRIERS, NAME, output_tiles, stored_in_runs
+from weft.gpu.warp_specialized.schedule import BARRIERS, LEAST_STAGES, MOST_STAGES, NAME, output_tiles, stored_in_runs
 from weft.gpu.warp_specialized.tma_params import TmaParams, tma_params
 from weft.gpu.warp_specialized.views import (
     TmaSchedule,
     TmaView,
     dim_axes,
     extent,
+    in_kernel_order,
     n_parts,
+    steps_along,
     tma_views,
     with_second_run,
 )
@@ -32,7 +33,6 @@ from weft.spec import Contraction, Mode, Role
 ROWS = 16  # of an output tile, for each warp of a consumer
 LEAST_RUN = 16  # rows that lie together: results are stored in lines of as many elements
 LINE = 128  # bytes along k of a tile
-LEAST_STAGES, MOST_STAGES = 2, 8
 LEAST_COLUMNS, MOST_COLUMNS = 16, 320  # that matrix instructions take, and that a consumer has accumulators for
 # Registers of a thread of a consumer of so many warps: two consumers share what producers leave, as in `roles`.
 REGISTERS = {4: 240, 8: 112}
@@ -105,17 +105,8 @@ def _stages(contraction: Contraction, k: Mode, tile: tuple[int, int, int], targe
     """Stages of all pipelines that the device has shared memory for beside B."""
     tile_m, tile_n, tile_k = tile
     size = contraction.arithmetic.product.itemsize
-    b_bytes = _steps(contraction, k, tile_k) * tile_n * tile_k * size
+    b_bytes = steps_along(contraction, k, tile_k) * tile_n * tile_k * size
     return ((target.shared_memory or SHARED_MEMORY) - BARRIERS - b_bytes) // (tile_m * tile_k * size)
-
-
-def _steps(contraction: Contraction, k: Mode, tile_k: int) -> int:
-    return -(-k.extent // tile_k) * (contraction.k // k.extent)
-
-
-def steps(contraction: Contraction, schedule: StationarySchedule) -> int:
-    """Steps along k of a sum: as many tiles of B stay in shared memory."""
-    return _steps(contraction, schedule.k, schedule.tile[2])
 
 
 def last_depth(contraction: Contraction, schedule: StationarySchedule) -> int:
@@ -145,12 +136,6 @@ class StationaryParams(NamedTuple):
     a_layout: GluonLayout  # of tiles of A in shared memory, as matrices
     b_layouts: tuple[GluonLayout, ...]  # of B, for each part along n
     store_layouts: tuple[GluonLayout, ...]  # of subtiles of each part, in registers
-
-    @property
-    def meant(self) -> StationaryParams:
-        """The parameters as Gluon takes them."""
-        a, b, stored = meant(self.a_layout), meant(self.b_layouts), meant(self.store_layouts)
-        return self._replace(a_layout=a, b_layouts=b, store_layouts=stored)
 
 
 def stationary_params(contraction: Contraction, schedule: StationarySchedule, target: Target) -> StationaryParams:
@@ -232,7 +217,7 @@ def predict_stationary(contraction: Contraction, schedule: StationarySchedule, t
     sms = sm_count(target)
     tile_m, tile_n, tile_k = schedule.tile
     turns = -(-output_tiles(contraction, schedule) // sms)
-    count = steps(contraction, schedule)
+    count = steps_along(contraction, schedule.k, tile_k)  # of a sum: as many tiles of B stay in shared memory
     depth = (count - 1) * tile_k + last_depth(contraction, schedule)
     rows = turns * sms * tile_m  # of all SMs, were they as busy as the busiest
     b_elements = sms * count * tile_k * tile_n

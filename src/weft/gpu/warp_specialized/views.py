@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from operator import attrgetter
 
@@ -12,6 +12,7 @@ from weft.gpu.common.constraints import LEAST_DOT, LEAST_SPLIT_STEPS, VECTOR
 from weft.gpu.common.tensor_maps import TensorMap
 from weft.gpu.common.tiling import A, D, TiledAxis, by_stride
 from weft.spec import Contraction, Layout, Mode, Role
+from weft.spec.contraction import with_operands_swapped
 
 MOST_DIMENSIONS = 5  # of a tensor map
 _EXTENT = attrgetter("extent")
@@ -157,6 +158,29 @@ class TmaSchedule:
     def order(self) -> str:
         """The order of output tiles, where it is not the usual one."""
         return "" if self.group == GROUP else f" group={self.group}"
+
+
+def in_kernel_order(contraction: Contraction, schedule: TmaSchedule) -> Contraction:
+    """The contraction as a schedule's kernel sees it."""
+    return swap_ab(contraction) if schedule.swap_ab else contraction
+
+
+@lru_cache(maxsize=256)
+def swap_ab(contraction: Contraction) -> Contraction:
+    """A in the place of B and B in that of A, with their functions; D stays. Products of real numbers do not mind.
+
+    Output tiles are made of two parts along n alone: where it is m that no power of two covers well, B gives the rows.
+    """
+    return replace(
+        contraction, modes=tuple(map(with_operands_swapped, contraction.modes)), a=contraction.b, b=contraction.a,
+        a_fn=contraction.b_fn, b_fn=contraction.a_fn, a_args=contraction.b_args, b_args=contraction.a_args,
+        conjugate_a=contraction.conjugate_b, conjugate_b=contraction.conjugate_a,
+    )  # fmt: skip
+
+
+def steps_along(contraction: Contraction, k: Mode, depth: int) -> int:
+    """Tiles so long along a mode of k that a whole sum takes."""
+    return -(-k.extent // depth) * (contraction.k // k.extent)
 
 
 @cache

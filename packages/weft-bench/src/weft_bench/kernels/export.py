@@ -205,16 +205,16 @@ def export(request: Request, contraction: Contraction, choice: Choice, folder: P
 
 def _one_kernel(contraction: Contraction, choice: Choice) -> tuple[Schedule, Any]:
     """The best schedule that is one kernel of plain pointers, and its launch."""
-    from weft.gpu.common.contraction_launch import WholeLaunch
-    from weft.gpu.common.launch import collected
+    from weft.gpu.common.contraction_launch import ContractionLaunch
+    from weft.gpu.common.launch import KernelLaunch, collected
 
     with collected():
         for rank in choice.ranked[:TRIED]:
             launch = rank.build(choice.description, choice.target)
-            kernel = launch.kernels[0] if isinstance(launch, WholeLaunch) else None
-            plain = kernel is not None and all(isinstance(each, Layout | None) for each in kernel.layouts)
-            if kernel is not None and plain and kernel.numbers is None:
-                return rank.schedule, kernel
+            kernels = launch.kernels if isinstance(launch, ContractionLaunch) else ()
+            plain = all(isinstance(layout, Layout | None) for each in kernels for layout in each.layouts)
+            if len(kernels) == 1 and plain and type(kernels[0]) is KernelLaunch:
+                return rank.schedule, kernels[0]
     raise UnsupportedError("no candidate is one kernel without tensor maps and workspace: name one by schedule=")
 
 

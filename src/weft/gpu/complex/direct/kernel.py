@@ -16,13 +16,15 @@ from weft.gpu.complex.parts import finish_parts, load_parts, store_parts
 
 
 @triton.jit
-def multiply_add(re, im, a, b, place, k_block, PARAMS: tl.constexpr, PRODUCT: tl.constexpr, PRECISION: tl.constexpr):
+def multiply_add(re, im, a, b, place, k_block, PARAMS: tl.constexpr, OP: tl.constexpr):
     """Both accumulators of an output tile with the products of one step along k added."""
     TILE_K: tl.constexpr = PARAMS.k.tile
     TILE_A: tl.constexpr = (PARAMS.m.tile, TILE_K)
     TILE_B: tl.constexpr = (TILE_K, PARAMS.n.tile)
-    A_KIND: tl.constexpr = PARAMS.a_kind
-    B_KIND: tl.constexpr = PARAMS.b_kind
+    A_KIND: tl.constexpr = OP.a_kind
+    B_KIND: tl.constexpr = OP.b_kind
+    PRODUCT: tl.constexpr = OP.compute
+    PRECISION: tl.constexpr = OP.precision
     # (2.1) Load a TILE_M x TILE_K tile of A and a TILE_K x TILE_N tile of B, both parts of each.
     at_a = (place[0], place[1], k_block)
     at_b = (place[0], place[2], k_block)
@@ -31,9 +33,9 @@ def multiply_add(re, im, a, b, place, k_block, PARAMS: tl.constexpr, PRODUCT: tl
     x_re, x_im = load_parts(a, offsets_a, tl.broadcast_to(a_mask(at_a, PARAMS, ANY), TILE_A), A_KIND, 2)
     y_re, y_im = load_parts(b, offsets_b, tl.broadcast_to(b_mask(at_b, PARAMS, ANY), TILE_B), B_KIND, 2)
     x_re = x_re.to(PRODUCT)
-    x_im = (-x_im if PARAMS.conjugate[0] else x_im).to(PRODUCT)
+    x_im = (-x_im if OP.conjugate[0] else x_im).to(PRODUCT)
     y_re = y_re.to(PRODUCT)
-    y_im = (-y_im if PARAMS.conjugate[1] else y_im).to(PRODUCT)
+    y_im = (-y_im if OP.conjugate[1] else y_im).to(PRODUCT)
 
     # (2.2) Add the four products.
     if TILE_K == 1:
@@ -65,20 +67,17 @@ def complex_direct_kernel(
     beta: tl.int64,
     beta_im: tl.int64,
     pointers,  # of operands of functions and of further results; None where there are none
-    PARAMS: tl.constexpr,  # params.DirectParams
-    C_FN: tl.constexpr,
-    EPILOGUE: tl.constexpr,
-    PRODUCT: tl.constexpr,  # real type of products and sums
-    RESULT: tl.constexpr,  # and of D
-    PRECISION: tl.constexpr,
-    AUX: tl.constexpr,  # aux_operands.AuxParams
+    PARAMS: tl.constexpr,  # GettParams
+    OP: tl.constexpr,  # ComplexOperation
+    UNROLLED: tl.constexpr,  # steps along k that are written out
 ):
     """D = epilogue(alpha * sum over k of A * B + beta * c_fn(C)), one output tile for each program."""
     pdl_begin()
     TILE: tl.constexpr = (PARAMS.m.tile, PARAMS.n.tile)
     STORED: tl.constexpr = PARAMS.stored
     STEPS: tl.constexpr = PARAMS.k.blocks
-    D_KIND: tl.constexpr = PARAMS.d_kind
+    D_KIND: tl.constexpr = OP.d_kind
+    PRODUCT: tl.constexpr = OP.compute
 
     # (1) Find this program's output tile.
     program = tl.program_id(0)
@@ -89,20 +88,20 @@ def complex_direct_kernel(
     # (2) Sum over k.
     re = tl.zeros(TILE, dtype=PRODUCT)
     im = tl.zeros(TILE, dtype=PRODUCT)
-    if PARAMS.unrolled:
+    if PARAMS.k.tile == 1 and STEPS <= UNROLLED:
         for step in tl.static_range(STEPS):
             k_block = program * 0 + step
-            re, im = multiply_add(re, im, a, b, place, k_block, PARAMS, PRODUCT, PRECISION)
+            re, im = multiply_add(re, im, a, b, place, k_block, PARAMS, OP)
     else:
         for step in range(STEPS):
             k_block = step.to(tl.int64) if PARAMS.wide_index else step
-            re, im = multiply_add(re, im, a, b, place, k_block, PARAMS, PRODUCT, PRECISION)
+            re, im = multiply_add(re, im, a, b, place, k_block, PARAMS, OP)
 
     # (3) See every axis of the tile as a dimension of its own; scale, add C, apply the epilogue and store.
     re, im = finish_parts(
         tl.reshape(re, STORED), tl.reshape(im, STORED), (c, pointers), (alpha, alpha_im, beta, beta_im), place, PARAMS,
-        (C_FN, EPILOGUE), PRODUCT, AUX, block_offsets, block_mask, ANY,
+        OP, block_offsets, block_mask, ANY,
     )  # fmt: skip
     mask = tl.broadcast_to(block_mask(place, PARAMS, ANY), STORED)
     offsets = tl.broadcast_to(block_offsets(place, PARAMS, 3), STORED)
-    store_parts(d, re, im, offsets, mask, RESULT, D_KIND, len(STORED))
+    store_parts(d, re, im, offsets, mask, OP.result, D_KIND, len(STORED))

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import torch
 
-from weft.gpu.common.aux_operands import aux_bytes, kind_of, real, real_arithmetic, strides_of_parts
+from weft.gpu.common.aux_operands import aux_bytes, real, real_arithmetic, strides_of_parts
 from weft.gpu.common.constraints import LEAST_DOT
-from weft.gpu.common.cost import KernelWork, busy_seconds, compulsory_bytes, matrix_rate, tile_access
+from weft.gpu.common.cost import KernelWork, busy_seconds, compulsory_bytes, gathered_accesses, matrix_rate
 from weft.gpu.common.launch import MOST_PROGRAMS
-from weft.gpu.common.tiling import TENSORS, A, B, C, D, TiledAxis, TiledDim, axes_text, tile_count, wide
-from weft.gpu.complex.launch import parts_of, takes_reals, yields_complex
-from weft.gpu.gett.model import GettSchedule, TileShape, gett_params, k_axes, outer_axes
+from weft.gpu.common.tiling import TENSORS, A, B, TiledAxis, axes_text, outer_axes, tile_count, wide
+from weft.gpu.gett.model import RUNS, GettParams, GettSchedule, TileShape, gett_params, k_axes
 from weft.planner.coefficients import fitted
 from weft.planner.schedule import Candidates, Target
 from weft.planner.split_schemes import BF16X6
@@ -105,10 +103,11 @@ def _misfit(contraction: Contraction, shape: TileShape) -> str | None:
 def _tilings(contraction: Contraction, shape: TileShape) -> Iterator[GettSchedule]:
     m_modes, n_modes, k_modes = (contraction.of_role(role) for role in (Role.M, Role.N, Role.K))
     depth = min(shape.k, max(LEAST_DOT, 1 << (contraction.k - 1).bit_length()))
-    for m in outer_axes(m_modes, A, shape.m):
-        for n in outer_axes(n_modes, B, shape.n):
+    apart = contraction.arithmetic.precision == BF16X6.name
+    for m in outer_axes(m_modes, A, shape.m, RUNS, 2):
+        for n in outer_axes(n_modes, B, shape.n, RUNS, 2):
             for k in k_axes(k_modes, depth):
-                yield GettSchedule(m, n, _single(k), shape.warps, shape.stages, group=8)
+                yield GettSchedule(m, n, _single(k), shape.warps, shape.stages, group=8, apart=apart)
 
 
 def _single(k: tuple[TiledAxis, ...]) -> tuple[TiledAxis, ...]:
@@ -121,56 +120,10 @@ def _single(k: tuple[TiledAxis, ...]) -> tuple[TiledAxis, ...]:
 UNROLLED = 16  # steps along k that are written out
 
 
-class DirectParams(NamedTuple):
-    batch: TiledDim
-    m: TiledDim
-    n: TiledDim
-    k: TiledDim
-    k_of_a: TiledDim  # the same: k is one axis
-    stored: tuple[int, ...]  # extents of the stored tile: every axis longer than one index
-    group: int
-    blocks: int  # output tiles
-    unrolled: bool  # the loop over k, so that all its loads may go ahead
-    apart: bool  # the products of each step are added by rounded sums
-    a_kind: str  # how elements are accessed, see `complex_elements.KINDS`
-    b_kind: str
-    c_kind: str
-    d_kind: str
-    conjugate: tuple[bool, bool]  # A, B
-    of_reals: tuple[bool, bool, bool]  # whether functions see real values: that of C, and the epilogue
-    c_fn_complex: bool  # whether the first yields complex values
-    parts: tuple[tuple[int, int], ...]  # of each result of the epilogue, see `launch.parts_of`
-    wide: tuple[bool, ...]  # offsets need 64 bits, per tensor
-    wide_index: bool  # indices along an axis do
-
-
-def direct_params(contraction: Contraction, schedule: DirectSchedule, target: Target) -> DirectParams:
-    """The parameters of `gett` for the tiles, and how parts are accessed; offsets have room for both parts of an
-    element."""
-    tiles = gett_params(contraction, schedule.tiles, target)
-    a_kind, b_kind, c_kind, d_kind = map(kind_of, (contraction.a, contraction.b, contraction.c, contraction.d))
-    return DirectParams(
-        batch=tiles.batch,
-        m=tiles.m,
-        n=tiles.n,
-        k=tiles.k,
-        k_of_a=tiles.k_of_a,
-        stored=tiles.stored,
-        group=tiles.group,
-        blocks=tiles.blocks,
-        unrolled=schedule.tiles.tile[2] == 1 and tiles.k.blocks <= UNROLLED,
-        apart=contraction.arithmetic.precision == BF16X6.name,
-        a_kind=a_kind,
-        b_kind=b_kind,
-        c_kind=c_kind,
-        d_kind=d_kind,
-        conjugate=(contraction.conjugate_a, contraction.conjugate_b),
-        of_reals=(False, takes_reals(contraction.c_fn), takes_reals(contraction.epilogue)),
-        c_fn_complex=yields_complex(contraction.c_fn),
-        parts=parts_of(contraction.epilogue),
-        wide=wide(strides_of_parts(contraction.modes), TENSORS + len(contraction.aux)),
-        wide_index=tiles.wide_index,
-    )
+def direct_params(contraction: Contraction, schedule: DirectSchedule, target: Target) -> GettParams:
+    """The parameters of `gett` for the tiles; offsets have room for both parts of an element."""
+    offsets_wide = wide(strides_of_parts(contraction.modes), TENSORS + len(contraction.aux))
+    return gett_params(contraction, schedule.tiles, target)._replace(wide=offsets_wide)
 
 
 _FITTED = fitted(NAME)
@@ -192,12 +145,7 @@ def predict(contraction: Contraction, schedule: DirectSchedule, target: Target) 
     steps, matrix = params.k.blocks, tile_k > 1
     element = real(contraction.arithmetic.accumulate).itemsize * 2
     work = KernelWork(
-        accesses=(
-            tile_access(contraction.a, A, params.blocks * steps, (*params.m.axes, *params.k_of_a.axes)),
-            tile_access(contraction.b, B, params.blocks * steps, (*params.n.axes, *params.k.axes)),
-            tile_access(contraction.c, C, params.blocks, (*params.m.axes, *params.n.axes)),
-            tile_access(contraction.d, D, params.blocks, (*params.m.axes, *params.n.axes)),
-        ),
+        accesses=gathered_accesses(contraction, params, params.blocks * steps),
         blocks=params.blocks,
         steps=steps if matrix else max(1, steps // UNROLLED),
         tile=(2 * tile_m, tile_n, 2 * tile_k if matrix else 2 * min(steps, UNROLLED)),

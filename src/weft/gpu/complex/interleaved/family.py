@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from weft.gpu.common.aux_operands import AuxParams, as_elements, entries, kind_of, real, seen_as
+from weft.gpu.common.aux_operands import AuxParams, as_elements, entries
 from weft.gpu.common.constants import DeviceFunction
-from weft.gpu.common.launch import TRITON_TYPES
 from weft.gpu.complex.interleaved.model import NAME, Transfer, best, candidates, interleaved_params, seconds
-from weft.gpu.complex.launch import ComplexKernelLaunch, function_reason
+from weft.gpu.complex.launch import ComplexKernelLaunch, complex_operation, function_reason
 from weft.gpu.permute.schedule import PermuteSchedule, programs
 from weft.planner.schedule import AuxTensors, Candidates, Scalar, Target
 from weft.spec.permutation import Permutation
@@ -20,47 +19,31 @@ class InterleavedLaunch:
     """A built transfer: call it with X, C, D, complex factors, and auxiliary operands where it takes some."""
 
     def __init__(self, transfer: Transfer, schedule: PermuteSchedule, target: Target) -> None:
-        permutation, own = transfer.permutation, transfer.aux_args
+        own = transfer.aux_args
         self.launch = kernel_launch(transfer, schedule, target)
-        self._kinds = tuple(kind_of(layout) for layout in (permutation.x, permutation.c, permutation.d))
-        self._aux = [
-            (place, kind_of(each.layout))
-            for place, each in zip(own.places, own.aux, strict=True)
-            if each.layout is not None
-        ]
+        self._places = [place for place, each in zip(own.places, own.aux, strict=True) if each.layout is not None]
 
     def __call__(
         self, x: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
     ) -> None:
-        tensors = [
-            None if tensor is None else seen_as(tensor, kind)
-            for tensor, kind in zip((x, c, d), self._kinds, strict=True)
-        ]
-        pointers = tuple(seen_as(aux[place], kind) for place, kind in self._aux)  # type: ignore[arg-type]
-        self.launch(tensors, alpha, beta, pointers)
+        self.launch((x, c, d), alpha, beta, tuple([aux[place] for place in self._places]))
 
 
 def kernel_launch(transfer: Transfer, schedule: PermuteSchedule, target: Target) -> ComplexKernelLaunch:
-    permutation, own = transfer.permutation, transfer.aux_args
+    permutation, own, every = transfer.permutation, transfer.aux_args, entries(transfer.aux_args.aux)
     scaled = permutation.scaled or permutation.c is not None
     scale = permutation.scale if transfer.epilogue is None else transfer.epilogue.dtypes[0]
-    every = entries(own.aux)
     taken = (own.fn, (), own.c_fn, own.epilogue, own.outputs)
-    constants = {
-        "PARAMS": interleaved_params(transfer, schedule),
-        "FN": permutation.fn and permutation.fn.split_complex,
-        "C_FN": transfer.c_fn and transfer.c_fn.split_complex,
-        "EPILOGUE": transfer.epilogue and transfer.epilogue.split_complex,
-        "COMPUTE": TRITON_TYPES[real(permutation.compute)],
-        "SCALE": TRITON_TYPES[real(scale)] if scaled else None,
-        "RESULT": TRITON_TYPES[real(permutation.d.dtype)],
-        "AUX": AuxParams._make(tuple(every[at] for at in each) for each in taken),
-    }
+    op = complex_operation(
+        (permutation.x, None, permutation.c, permutation.d), (permutation.fn, transfer.c_fn, transfer.epilogue),
+        (permutation.conjugate, False), permutation.compute, scale if scaled else None,
+        AuxParams._make(tuple(every[at] for at in each) for each in taken),
+    )  # fmt: skip
     layouts = [layout and as_elements(layout) for layout in (permutation.x, permutation.c, permutation.d)]
     pointers = [as_elements(each.layout) for each in own.aux if each.layout is not None]
     return ComplexKernelLaunch(
-        KERNEL, layouts, constants, True, target, programs(permutation, schedule), schedule.warps, stages=1,
-        pointers=pointers,
+        KERNEL, layouts, {"PARAMS": interleaved_params(transfer, schedule), "OP": op}, True, target,
+        programs(permutation, schedule), schedule.warps, stages=1, pointers=pointers,
     )  # fmt: skip
 
 

@@ -33,25 +33,25 @@ def block_mask(block, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
 
 
 @triton.jit
-def load_x(x, block, PARAMS: tl.constexpr):
+def load_x(x, block, PARAMS: tl.constexpr, OP: tl.constexpr):
     """(1.1) Both parts of a block of X, read along its own run."""
     R: tl.constexpr = PARAMS.r_of_x
     TILE: tl.constexpr = PARAMS.tile_of_x
-    KIND: tl.constexpr = PARAMS.x_kind
+    KIND: tl.constexpr = OP.a_kind
     RANK: tl.constexpr = len(TILE)
     offsets = tl.broadcast_to(spread_offsets(block, R, 0, RANK, PARAMS.wide[0]), TILE)
     mask = tl.broadcast_to(spread_mask(block, R, 0, RANK), TILE)
     re, im = load_parts(x, offsets, mask, KIND, RANK)
-    if PARAMS.conjugate:
+    if OP.conjugate[0]:
         im = -im
     return re, im
 
 
 @triton.jit
-def combine_planar(re, im, x, block, PARAMS: tl.constexpr):
+def combine_planar(re, im, x, block, PARAMS: tl.constexpr, OP: tl.constexpr):
     """(1.2) X holds complex products with the other factor's real part, then with its imaginary part: add them."""
-    UNIT: tl.constexpr = 2 if PARAMS.x_kind == "pairs" else 1  # elements of the pointer in one of X
-    by_im, im_by_im = load_x(x + PARAMS.planar_stride * UNIT, block, PARAMS)
+    UNIT: tl.constexpr = 2 if OP.a_kind == "pairs" else 1  # elements of the pointer in one of X
+    by_im, im_by_im = load_x(x + PARAMS.planar_stride * UNIT, block, PARAMS, OP)
     if PARAMS.other_conjugated:
         re += im_by_im
         im -= by_im
@@ -62,20 +62,21 @@ def combine_planar(re, im, x, block, PARAMS: tl.constexpr):
 
 
 @triton.jit
-def combine_three_m(re_re, x, block, PARAMS: tl.constexpr):
+def combine_three_m(re_re, x, block, PARAMS: tl.constexpr, OP: tl.constexpr):
     """(1.2) X holds the real products p = re re, q = im im and s = (re + im) (re + im): p - q and s - p - q."""
-    im_im, _ = load_x(x + PARAMS.three_m_stride, block, PARAMS)
-    every, _ = load_x(x + 2 * PARAMS.three_m_stride, block, PARAMS)
+    im_im, _ = load_x(x + PARAMS.three_m_stride, block, PARAMS, OP)
+    every, _ = load_x(x + 2 * PARAMS.three_m_stride, block, PARAMS, OP)
     im = every - re_re - im_im
     return re_re - im_im, im
 
 
 @triton.jit
-def store_form(d, re, im, block, PARAMS: tl.constexpr, RESULT: tl.constexpr):
+def store_form(d, re, im, block, PARAMS: tl.constexpr, OP: tl.constexpr):
     """(3) Write a block in D's order, in the form that D has: see `transfer.Form`."""
     STORED: tl.constexpr = PARAMS.stored
     RANK: tl.constexpr = len(STORED)
-    KIND: tl.constexpr = PARAMS.d_kind
+    KIND: tl.constexpr = OP.d_kind
+    RESULT: tl.constexpr = OP.result
     NEXT: tl.constexpr = PARAMS.part_stride
     offsets = tl.broadcast_to(block_offsets(block, PARAMS, 3), STORED)
     mask = tl.broadcast_to(block_mask(block, PARAMS, ANY), STORED)
@@ -113,39 +114,34 @@ def interleaved_kernel(
     beta_im: tl.int64,
     pointers,  # of operands of functions and of further results; None where there are none
     PARAMS: tl.constexpr,  # params.InterleavedParams
-    FN: tl.constexpr,
-    C_FN: tl.constexpr,
-    EPILOGUE: tl.constexpr,
-    COMPUTE: tl.constexpr,  # real type of what the function sees
-    SCALE: tl.constexpr,  # and of what alpha and beta are applied in, None where they are not
-    RESULT: tl.constexpr,
-    AUX: tl.constexpr,  # aux_operands.AuxParams, of X in the place of A
+    OP: tl.constexpr,  # ComplexOperation, of X in the place of A
 ):
     """D = epilogue(alpha * fn(X) + beta * c_fn(C)), one block for each program."""
     pdl_begin()
     ORDER: tl.constexpr = PARAMS.order
-    AUX_X: tl.constexpr = AUX.a
+    FN: tl.constexpr = OP.fn
+    COMPUTE: tl.constexpr = OP.compute
+    AUX_X: tl.constexpr = OP.aux.a
     block = tl.program_id(0)
     if PARAMS.wide_index:
         block = block.to(tl.int64)
 
     # (1) Read each element of the block once, add products of parts, and bring it to D's order.
-    re, im = load_x(x, block, PARAMS)
+    re, im = load_x(x, block, PARAMS, OP)
     if PARAMS.planar_stride > 0:
-        re, im = combine_planar(re, im, x, block, PARAMS)
+        re, im = combine_planar(re, im, x, block, PARAMS, OP)
     if PARAMS.three_m_stride > 0:
-        re, im = combine_three_m(re, x, block, PARAMS)
+        re, im = combine_three_m(re, x, block, PARAMS, OP)
     re = permute_dims(re, ORDER).to(COMPUTE)
     im = permute_dims(im, ORDER).to(COMPUTE)
 
     # (2) Apply the function; then alpha, what is added, and the epilogue.
     if FN is not None:
         aux_args = load_aux(pointers, block, AUX_X, PARAMS, block_offsets, block_mask)
-        re, im = apply(FN, PARAMS.fn_complex, PARAMS.of_reals[0], re, im, aux_args)
+        re, im = apply(FN, OP.to_complex[0], OP.of_reals[0], re, im, aux_args)
     re, im = finish_parts(
-        re, im, (c, pointers), (alpha, alpha_im, beta, beta_im), block, PARAMS, (C_FN, EPILOGUE), SCALE, AUX,
-        block_offsets, block_mask, 2,
-    )  # fmt: skip
+        re, im, (c, pointers), (alpha, alpha_im, beta, beta_im), block, PARAMS, OP, block_offsets, block_mask, 2
+    )
 
     # (3) Write it.
-    store_form(d, re, im, block, PARAMS, RESULT)
+    store_form(d, re, im, block, PARAMS, OP)
