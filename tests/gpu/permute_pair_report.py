@@ -16,7 +16,7 @@ from weft.fn import trace
 from weft.gpu.common.inspect import compiled
 from weft.gpu.common.launch import KernelLaunch
 from weft.gpu.permute import family as permute
-from weft.gpu.permute.pair import PermuteMove, PermutePairLaunch
+from weft.gpu.permute.family import PermuteMove, PermutePairLaunch
 from weft_bench.kernels.instructions import instructions
 
 HALF = torch.float16

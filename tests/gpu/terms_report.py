@@ -13,9 +13,9 @@ from reporting import print_report
 from triton.backends.nvidia.compiler import get_ptxas
 from uniform_registers import unwritten
 
+from weft.gpu.common.contraction_launch import KERNEL as REDUCTION
 from weft.gpu.common.inspect import compiled
 from weft.gpu.common.launch import collected
-from weft.gpu.common.reduce_splits import KERNEL as REDUCTION
 from weft.gpu.terms.launch import KERNEL, TermsProduct
 from weft.planner.split_schemes import BF16X6, FP16X3, SplitScheme
 from weft.spec import Layout

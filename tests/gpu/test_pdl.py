@@ -9,8 +9,9 @@ import pytest
 import torch
 
 import weft
-from weft.gpu.common import dependent as module
-from weft.gpu.common.dependent import can_pdl, is_short
+from weft.gpu.common import driver as module
+from weft.gpu.common.constraints import is_short
+from weft.gpu.common.driver import can_pdl
 from weft.gpu.common.release import PDL_OPTION
 from weft.gpu.warp_specialized import family as boxes
 from weft.planner.schedule import Target

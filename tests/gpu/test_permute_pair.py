@@ -13,7 +13,7 @@ from gpu.reporting import reported
 from support import Backend
 from weft.fn import trace
 from weft.gpu.permute import family as permute
-from weft.gpu.permute.pair import PermuteMove, PermutePairLaunch, supports
+from weft.gpu.permute.family import PermuteMove, PermutePairLaunch, supports_pair
 from weft.planner.schedule import Target
 from weft.spec.permutation import Permutation
 
@@ -78,17 +78,17 @@ def test_tiles_of_few_elements_do_not_take_the_warps_of_large_ones() -> None:
     transposed, copied = planned(large), planned(small)
     assert transposed.schedule.warps == 8
     assert copied.schedule.warps == 4
-    assert not supports(transposed, copied)
-    assert supports(copied, copied)
-    assert supports(transposed, transposed)
+    assert not supports_pair(transposed, copied)
+    assert supports_pair(copied, copied)
+    assert supports_pair(transposed, transposed)
 
 
 def test_what_is_scaled_or_conjugated_goes_alone() -> None:
     plain = planned(described("ab->ba", (64, 64), torch.float32))
     for changed in ({"scaled": True}, {"conjugate": True}):
         other = PermuteMove(replace(plain.permutation, **changed), plain.schedule)
-        assert not supports(plain, other)
-        assert not supports(other, plain)
+        assert not supports_pair(plain, other)
+        assert not supports_pair(other, plain)
 
 
 def test_the_kernel_holds_what_the_two_would() -> None:

@@ -13,7 +13,7 @@ import torch
 from weft.fn import trace
 from weft.fn.inliner import inlined
 from weft.gpu.common.cubin import Cubin
-from weft.gpu.pointwise import compiled, nvrtc
+from weft.gpu.pointwise import launch, nvrtc
 from weft.gpu.pointwise.form import Passage, PassTensor, Step, passage
 from weft.gpu.pointwise.source import KernelText, kernel_text
 from weft.planner.schedule import Target
@@ -113,15 +113,15 @@ def test_an_error_of_the_compiler_is_said() -> None:
 
 
 def test_no_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(compiled, "here", lambda target: True)
+    monkeypatch.setattr(launch, "here", lambda target: True)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     text = KernelText("", ())
     for setting in ("0", str(tmp_path / "libnvrtc.so")):
         monkeypatch.setenv("WEFT_NVRTC", setting)
         assert nvrtc.identity() is None
-        assert compiled.kernel_of(text, TARGET) == "there is no NVRTC, which compiles it"
+        assert launch.kernel_of(text, TARGET) == "there is no NVRTC, which compiles it"
     for other in (Target("hip", capability=94), Target("cuda")):
-        assert compiled.kernel_of(text, other) == "it is made for NVIDIA GPUs alone"
+        assert launch.kernel_of(text, other) == "it is made for NVIDIA GPUs alone"
     broken = tmp_path / "broken.so"
     broken.write_bytes(b"no library")
     monkeypatch.setenv("WEFT_NVRTC", str(broken))
@@ -139,13 +139,13 @@ def test_a_kernel_is_kept_for_the_next_process(monkeypatch: pytest.MonkeyPatch, 
         return cubin
 
     monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(compiled, "load", load)
-    monkeypatch.setattr(compiled, "LEAST", 60.0)
+    monkeypatch.setattr(launch, "load", load)
+    monkeypatch.setattr(launch, "LEAST", 60.0)
     text = text_of(torch.relu, found((8,), rows(SINGLE, 1), rows(SINGLE, 1)))
-    first = compiled.PassKernel(text, "some key", TARGET)
+    first = launch.PassKernel(text, "some key", TARGET)
     assert first.settled is None
     assert isinstance(first.wait(), Cubin)
-    again = compiled.PassKernel(text, "some key", TARGET)
+    again = launch.PassKernel(text, "some key", TARGET)
     assert isinstance(again.settled, Cubin)
     assert [each.digest for each in loaded] == [loaded[0].digest] * 2
     assert loaded[0].sizes == text.sizes

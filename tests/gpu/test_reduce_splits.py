@@ -11,7 +11,7 @@ import torch
 
 from gpu.warp_specialized_cases import described
 from weft.fn import trace
-from weft.gpu.common.reduce_splits import (
+from weft.gpu.common.contraction_launch import (
     LEAST_ELEMENTS,
     MOST_ELEMENTS,
     RESIDENT,

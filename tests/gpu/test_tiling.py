@@ -8,7 +8,7 @@ import torch
 import weft
 from weft.gpu.common.tiling import AlignedRun, TiledAxis, tiled_dim
 from weft.gpu.gett import family as gett
-from weft.gpu.gett.model import gett_params
+from weft.gpu.gett.family import gett_params
 from weft.planner.planner import Choice
 from weft.planner.schedule import Ranked, ResourceError, Target
 from weft.spec import Mode, Role, Strides

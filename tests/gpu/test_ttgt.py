@@ -15,7 +15,7 @@ from weft.gpu.common.tiling import by_stride
 from weft.gpu.composite.ttgt import family as ttgt
 from weft.gpu.composite.ttgt import packing
 from weft.gpu.composite.ttgt.packing import applied, matrix
-from weft.gpu.permute import pair
+from weft.gpu.permute import family as permute
 from weft.gpu.permute.model import LAUNCH
 from weft.planner.planner import choose
 from weft.planner.program import SLOT_D, SlotKind
@@ -234,7 +234,7 @@ def test_what_one_launch_cannot_hold_takes_two(monkeypatch: pytest.MonkeyPatch) 
     def refused(*_: object) -> None:
         raise ResourceError("it needs more than there is")
 
-    monkeypatch.setattr(pair, "PermutePairLaunch", refused)
+    monkeypatch.setattr(permute, "PermutePairLaunch", refused)
     a, b = integers(contraction)
     expected = torch.einsum("fdea,ecfb->dcba", a.float().relu(), b.float().relu()).relu()
     d = torch.full(expected.shape, torch.nan)

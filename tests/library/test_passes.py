@@ -15,10 +15,10 @@ from fn.compiled_cuda import HOST, kernel
 from library.calls import BRAIN, DOUBLE, HALF, SINGLE, SIZES, Call, case, check, check_permutation, run
 from weft.gpu.common import driver
 from weft.gpu.common.cubin import Cubin
-from weft.gpu.pointwise import compiled as kernels
 from weft.gpu.pointwise import launch, nvrtc
-from weft.gpu.pointwise.compiled import PassKernel
+from weft.gpu.pointwise import launch as kernels
 from weft.gpu.pointwise.form import THREADS, PassTensor
+from weft.gpu.pointwise.launch import PassKernel
 from weft.gpu.pointwise.source import NAME, KernelText
 from weft.library import gpu_model, products
 from weft.library.passes import moving_pass

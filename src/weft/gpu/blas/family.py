@@ -6,6 +6,7 @@ One call through torch: `mm`, or `bmm` over a batch mode or over one mode of m o
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -13,11 +14,11 @@ import torch
 from torch import Tensor
 
 from weft.gpu.blas import cublas
-from weft.gpu.blas.model import NAME, RATES, BlasSchedule, forms, misfit, predict, schedules
+from weft.gpu.blas.model import NAME, RATES, BlasSchedule, extent, forms, misfit, predict, schedules
 from weft.gpu.common.driver import NotedProduct, note
 from weft.machine.exactness import guarded
 from weft.planner.schedule import AuxTensors, Launch, Make, NewTensor, ResourceError, Scalar, Target
-from weft.spec import Contraction, Layout, Mode
+from weft.spec import Contraction, Layout
 from weft.spec.dtypes import dtype_name
 
 
@@ -26,11 +27,7 @@ class BlasLaunch:
 
     def __init__(self, contraction: Contraction, schedule: BlasSchedule) -> None:
         self._conjugate = contraction.conjugate_a, contraction.conjugate_b
-        outer, rows, columns, depth = schedule.form
-        batch = (outer,) if outer is not None else ()
-        left, right = (0, 1)
-        if schedule.swap_ab:
-            rows, columns, left, right = columns, rows, right, left
+        batch = schedule.form.batch is not None
         self.swap_ab = schedule.swap_ab
         multiply: Any = torch.bmm if batch else torch.mm
         add: Any = torch.baddbmm if batch else torch.addmm
@@ -38,14 +35,9 @@ class BlasLaunch:
         if result != product:
             multiply, add = (partial(call, out_dtype=result) for call in (multiply, add))
         self._multiply, self._add = (guarded(call, product, result, "cuda") for call in (multiply, add))
-        self._left, self._right, self._addend, self._result = (
-            _view((*batch, *modes), tensor)
-            for modes, tensor in (
-                ((rows, depth), left), ((depth, columns), right), ((rows, columns), 2), ((rows, columns), 3)
-            )
-        )  # fmt: skip
-        layouts, views = (contraction.a, contraction.b), (self._left, self._right)
-        self._given = [_is_seen(layouts[place], view) for place, view in zip((left, right), views, strict=True)]
+        self._left, self._right, self._addend, self._result = _views(schedule, batch)
+        factors = (contraction.b, contraction.a) if schedule.swap_ab else (contraction.a, contraction.b)
+        self._given = list(map(_is_seen, factors, (self._left, self._right)))
         self._returns = not any(self._conjugate) and _is_seen(contraction.d, self._result)
 
     def maker(self, new: NewTensor) -> Make | None:
@@ -83,14 +75,8 @@ class Tf32Launch:
     """The launch in TF32, by the one call that says so itself."""
 
     def __init__(self, contraction: Contraction, schedule: BlasSchedule) -> None:
-        outer, rows, columns, depth = schedule.form
-        left, right = (0, 1)
-        if schedule.swap_ab:
-            rows, columns, left, right = columns, rows, right, left
         self.swap_ab = schedule.swap_ab
-        self._left = _view((outer, rows, depth), left)
-        self._right = _view((outer, depth, columns), right)
-        self._addend, self._result = (_view((outer, rows, columns), tensor) for tensor in (2, 3))
+        self._left, self._right, self._addend, self._result = _views(schedule, True)
 
     def __call__(
         self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
@@ -117,11 +103,19 @@ def _is_seen(layout: Layout, view: MatrixView) -> bool:
     return (layout.shape, layout.strides) == view
 
 
-def _view(modes: tuple[Mode | None, ...], tensor: int) -> MatrixView:
-    """Shape and strides of a tensor as the library sees it; a missing mode has extent 1."""
-    shape = tuple(mode.extent if mode is not None else 1 for mode in modes)
-    run = math.prod(shape)
-    return shape, tuple(mode.strides[tensor] if mode is not None else run for mode in modes)
+def _views(schedule: BlasSchedule, batch: bool) -> Iterator[MatrixView]:
+    """Shape and strides of both factors, C and D as the library sees them, in a `batch` or without; a missing mode has
+    extent 1."""
+    outer, rows, columns, depth = schedule.form
+    left, right = (0, 1)
+    if schedule.swap_ab:
+        rows, columns, left, right = columns, rows, right, left
+    of_result = (rows, columns)
+    for own, tensor in (((rows, depth), left), ((depth, columns), right), (of_result, 2), (of_result, 3)):
+        modes = (outer, *own) if batch else own
+        shape = tuple(extent(mode) for mode in modes)
+        run = math.prod(shape)
+        yield shape, tuple(mode.strides[tensor] if mode is not None else run for mode in modes)
 
 
 __all__ = ["NAME", "build", "predict", "schedules", "supports"]

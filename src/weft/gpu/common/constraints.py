@@ -41,3 +41,11 @@ def widened(contraction: Contraction, target: Target) -> bool:
 def power_of_two(extent: int) -> int:
     """The least power of two that is not under `extent`."""
     return 1 << max(extent - 1, 0).bit_length()
+
+
+LONG = 5e10  # flops, which take about 70 us of an H200's matrix units
+
+
+def is_short(contraction: Contraction) -> bool:
+    """Whether a kernel that stays on the device should follow the launch before it, see `pdl`."""
+    return 2.0 * contraction.batch * contraction.m * contraction.n * contraction.k < LONG

@@ -12,18 +12,15 @@ import os
 import zlib
 from contextlib import suppress
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-from weft.gpu.common.constants import UnspelledError, calls, spelled
+from weft.gpu.common.constants import DeviceFunction, UnspelledError, calls, spelled
 from weft.gpu.common.cubin import Cubin
 from weft.gpu.common.tensor_maps import TensorMap
 from weft.machine.stamp import package_version
 from weft.machine.store import Store
 from weft.planner.code_digest import of_files, of_kernel
 from weft.spec import Layout
-
-if TYPE_CHECKING:
-    from weft.gpu.common.launch import KernelLaunch
 
 ROOM = "cubins"  # of the store
 MOST = 8192  # kernels that are kept
@@ -32,14 +29,30 @@ _COMPILERS = ("TRITON_", "MLIR_", "LLVM_", "NVPTX_", "PTXAS_", "DISABLE_LLVM", "
 _PLACES = ("_PATH", "_DIR", "_HOME", "_INTERPRET", "_MANAGER")
 
 
-def code_of(recipe: KernelLaunch) -> Cubin:
+class Recipe(Protocol):
+    """All that a kernel is made of: a `KernelLaunch`."""
+
+    function: DeviceFunction
+    layouts: tuple[Any, ...]
+    pointers: tuple[Layout, ...]
+    constants: dict[str, Any]
+    options: dict[str, Any]
+    numbers: tuple[int, ...] | None
+    capability: int
+    carveout: int | None
+
+    def compile(self) -> Any:
+        """The kernel as Triton compiles it."""
+
+
+def code_of(recipe: Recipe) -> Cubin:
     """The machine code of a kernel: found, or compiled by Triton and kept for the next process."""
     key = key_of(recipe)
     kept = found(key, recipe.capability) if key is not None else None
     return kept or compiled(recipe, key)
 
 
-def compiled(recipe: KernelLaunch, key: str | None) -> Cubin:
+def compiled(recipe: Recipe, key: str | None) -> Cubin:
     """A kernel compiled by Triton, and kept under its key."""
     made = Cubin.of(recipe.compile())
     if key is not None and made.sizes is not None:
@@ -56,7 +69,7 @@ def found(key: str, capability: int) -> Cubin | None:
     return None
 
 
-def is_kept(recipe: KernelLaunch) -> bool:
+def is_kept(recipe: Recipe) -> bool:
     """Whether nothing is gained by compiling a kernel ahead: it is there, or Triton alone keeps it."""
     key = key_of(recipe)
     return key is None or found(key, recipe.capability) is not None
@@ -74,7 +87,7 @@ def keep(key: str, capability: int, cubin: Cubin) -> None:
         _bound()
 
 
-def key_of(recipe: KernelLaunch) -> str | None:
+def key_of(recipe: Recipe) -> str | None:
     """A digest of all that a kernel is made of; None where that cannot be said, or only Triton can launch it."""
     layouts = [*recipe.layouts, *recipe.pointers]
     if any(layout is not None and not isinstance(layout, (Layout, TensorMap)) for layout in layouts):

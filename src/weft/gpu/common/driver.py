@@ -20,7 +20,7 @@ from weft.base.arrays import outside_inference
 from weft.base.kept import await_making, is_capturing
 from weft.gpu.common.cubin import Cubin
 from weft.gpu.common.tensor_maps import BYTES, EncodedMap
-from weft.planner.schedule import Launched
+from weft.planner.schedule import Launched, Target
 from weft.spec import Layout
 
 
@@ -42,6 +42,15 @@ def driver_version() -> int | None:
     if driver is None or driver.cuDriverGetVersion(ctypes.byref(version)) != 0:
         return None
     return version.value
+
+
+DEPENDENT = 12030  # the first version of CUDA whose graphs can hold launches that are dependent by program, see `pdl`
+
+
+def can_pdl(target: Target) -> bool:
+    """Whether launches on the device may be dependent by program; without a driver, whether the device could."""
+    version = driver_version()
+    return target.kind == "cuda" and target.capability >= 90 and (version is None or version >= DEPENDENT)
 
 
 @contextmanager

@@ -17,8 +17,7 @@ from typing import Any
 import torch
 
 from weft.gpu.common.constants import TRITON_TYPES, DeviceFunction, meant, whole
-from weft.gpu.common.dependent import can_pdl
-from weft.gpu.common.driver import DirectLaunch, launches_are_hooked, note, prefer_carveout
+from weft.gpu.common.driver import DirectLaunch, can_pdl, launches_are_hooked, note, prefer_carveout
 from weft.gpu.common.loading import Loaded, by_triton, on_device
 from weft.gpu.common.release import FUSION, PDL_OPTION
 from weft.gpu.common.tensor_maps import TensorMap

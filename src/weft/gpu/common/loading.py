@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -14,9 +14,6 @@ from weft.gpu.common import cubins
 from weft.gpu.common.cubin import Cubin, excess
 from weft.gpu.common.driver import DirectLaunch, aside_of_capture, error_name, in_context, loaded_driver
 from weft.planner.schedule import ResourceError, Target
-
-if TYPE_CHECKING:
-    from weft.gpu.common.launch import KernelLaunch
 
 _ROOM = 49152  # bytes of shared memory that a program has without asking
 _WORD = 4  # bytes of a spilled register
@@ -43,7 +40,7 @@ class Loaded(NamedTuple):
     stack: int  # bytes of local memory of each thread
 
 
-def on_device(recipe: KernelLaunch, target: Target) -> Loaded | None:
+def on_device(recipe: cubins.Recipe, target: Target) -> Loaded | None:
     """A kernel on the current device, loaded once for all that are the same; None where Triton loads it.
 
     What the driver does not take of the store is compiled anew.

@@ -8,8 +8,7 @@ import triton.language as tl
 from weft.gpu.common.addresses import batch_offset, dim_mask, lane_offsets
 from weft.gpu.common.device import finish
 from weft.gpu.common.pdl import pdl_begin
-from weft.gpu.common.split_k import splits_of
-from weft.gpu.common.tiles import tile_coords
+from weft.gpu.common.tiles import splits_of, tile_coords
 
 
 @triton.jit

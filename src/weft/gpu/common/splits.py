@@ -12,11 +12,14 @@ Dense Matrix-Matrix Multiplication on the GPU", PPoPP 2023).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import torch
 
+from weft.planner.schedule import Target
 from weft.spec import Contraction
 
 # Where bits are not to depend on extents: programs that the sums of one row are to have, output elements of each, and
@@ -70,12 +73,22 @@ def most_splits(tiles: int, ranges: StreamK) -> int:
     return max(met)
 
 
-def split_counts(steps: int, tiles: int, sms: int, fills: Sequence[int], least_steps: int) -> list[int]:
-    """Numbers of equal parts of every sum with which `tiles` output tiles fill `sms` SMs so many times; none of the
-    parts is empty, and none of fewer than `least_steps` steps along k."""
-    found = []
-    for wanted in dict.fromkeys([-(-fill * sms // max(tiles, 1)) for fill in fills]):
-        part = -(-steps // wanted)
-        if part >= least_steps and -(-steps // part) > 1:
-            found.append(-(-steps // part))
-    return found
+def split_over(
+    contraction: Contraction, schedule: Any, tiles: int, target: Target, full: int, fills: Sequence[int], least: int
+) -> Iterator[Any]:
+    """The schedule with every sum split over programs, where so many output tiles leave SMs without `full` of them.
+
+    The parts of all sums fill the device so many times; no part is empty, and none has fewer than `least` steps.
+    """
+    sms, steps = max(target.processors, 8), math.prod([axis.blocks for axis in schedule.k])
+    if tiles < full * sms:
+        for wanted in dict.fromkeys([-(-fill * sms // max(tiles, 1)) for fill in fills]):
+            part = -(-steps // wanted)
+            if part >= least and -(-steps // part) > 1:
+                yield with_splits(contraction, schedule, tiles, -(-steps // part))
+
+
+def with_splits(contraction: Contraction, schedule: Any, tiles: int, splits: int) -> Any:
+    """The schedule with so many parts of every sum, and the workspace that they need."""
+    held = math.prod(schedule.computed) * contraction.arithmetic.accumulate.itemsize
+    return replace(schedule, splits=splits, workspace_bytes=splits * tiles * held)

@@ -183,6 +183,21 @@ def by_stride(modes: Sequence[Mode], tensor: int) -> tuple[Mode, ...]:
     return tuple([modes[at] for at in sorted(range(len(modes)), key=strides.__getitem__)])
 
 
+def placed(row: Sequence[Mode], others: Sequence[Mode], pitch: int) -> dict[Mode, int]:
+    """Strides of a workspace of rows so many elements apart; both groups stand innermost first."""
+    steps: dict[Mode, int] = {}
+    for group, step in ((row, 1), (others, pitch)):
+        for mode in group:
+            steps[mode] = step
+            step *= mode.extent
+    return steps
+
+
+def index_count(modes: Sequence[Mode]) -> int:
+    """Indices of some modes together."""
+    return math.prod(map(_EXTENT, modes))
+
+
 def nearest(modes: Sequence[Mode], tensor: int) -> Mode | None:
     """The mode along which a tensor is contiguous, if it is among these."""
     for mode in modes:

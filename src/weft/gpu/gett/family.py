@@ -5,21 +5,311 @@ A tile goes along one or two modes a side. D is stored in its own order; split-K
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from operator import attrgetter
+from typing import NamedTuple
+
 import torch
 
+from weft.fn.triton.padding import masked_operands
 from weft.gpu.common.constants import DeviceFunction
-from weft.gpu.common.constraints import is_product_of_vectors
+from weft.gpu.common.constraints import (
+    GROUP_ROWS,
+    LEAST_DOT,
+    LEAST_SPLIT_STEPS,
+    is_product_of_vectors,
+    power_of_two,
+    widened,
+)
 from weft.gpu.common.contraction_launch import gathering_launch
-from weft.gpu.common.launch import common_reasons, precision_reason
+from weft.gpu.common.cost import (
+    KernelWork,
+    cast_seconds,
+    direct_seconds,
+    function_seconds,
+    gathered_accesses,
+    reduce_seconds,
+)
+from weft.gpu.common.launch import MOST_PROGRAMS, common_reasons, precision_reason
 from weft.gpu.common.operation import operation
-from weft.gpu.gett.model import NAME, GettSchedule, gett_params, predict, schedules
-from weft.planner.schedule import Launch, Target
-from weft.spec import Contraction
+from weft.gpu.common.splits import RUN_DEPTH, product_bytes, run_count, runs_of, split_over, with_splits
+from weft.gpu.common.tiling import (
+    TENSORS,
+    A,
+    B,
+    TiledAxis,
+    TiledDim,
+    axes_text,
+    by_stride,
+    nearest,
+    outer_axes,
+    run_orders,
+    tile_count,
+    tiled_dim,
+    tiled_output,
+)
+from weft.planner.coefficients import fitted
+from weft.planner.schedule import Candidates, Launch, Target
+from weft.spec import Contraction, Mode, Role
 from weft.spec.dtypes import dtype_name
 
-KERNEL = DeviceFunction("weft.gpu.gett.kernel", "gett_kernel")
+NAME = "gett"
 
-__all__ = ["NAME", "adds_in_order", "build", "predict", "schedules", "supports"]
+LEAST_DEPTH = 32  # bytes of k in a tile
+FILLS = (1, 2, 4)  # times that split sums are to fill the device
+_TILE = attrgetter("tile")
+FEW_SUMS = 32  # of a thread: several programs fit on an SM
+FINISH_SECONDS = fitted("gett")("finish_seconds")  # for each further sum of a thread
+
+
+@dataclass(frozen=True, slots=True)
+class GettSchedule:
+    """Tiles along the modes of m, n and k; the axes of a dim are ordered, the last one fastest within the tile."""
+
+    m: tuple[TiledAxis, ...]
+    n: tuple[TiledAxis, ...]
+    k: tuple[TiledAxis, ...]
+    warps: int
+    stages: int
+    group: int  # output tiles along m that programs take before they go on along n; along n where it is negative
+    splits: int = 1
+    runs: int = 1  # of each sum: one program adds them up as `splits` programs would
+    apart: bool = False  # the product of each step is added by a rounded sum, not within the matrix unit
+    workspace_bytes: int = 0  # of split-K partials
+    family: str = NAME
+
+    @property
+    def tile(self) -> tuple[int, int, int]:  # (M, N, K)
+        return math.prod(map(_TILE, self.m)), math.prod(map(_TILE, self.n)), math.prod(map(_TILE, self.k))
+
+    @property
+    def computed(self) -> tuple[int, int]:
+        """The part of the tile that is computed, along m and n: all of it."""
+        return self.tile[:2]
+
+    def covered(self, contraction: Contraction) -> tuple[int, int, int]:
+        """M, N and K of all tiles together: at least the contraction's."""
+        m, n, k = (math.prod([axis.blocks * axis.tile for axis in dim]) for dim in (self.m, self.n, self.k))
+        return m, n, k
+
+    def __str__(self) -> str:
+        m, n, k = self.tile
+        dims = f"m[{axes_text(self.m)}] n[{axes_text(self.n)}] k[{axes_text(self.k)}]"
+        split = f" split_k={self.splits}" if self.splits > 1 else f" runs={self.runs}" if self.runs > 1 else ""
+        split += " apart" if self.apart else ""
+        return f"gett {m}x{n}x{k} {dims} warps={self.warps} stages={self.stages} group={self.group}{split}"
+
+
+class TileShape(NamedTuple):
+    m: int
+    n: int
+    k: int
+    warps: int
+    stages: int
+
+
+# Tiles by bytes of a product element. Wide tiles reuse more, narrow ones waste fewer lanes on a short dim.
+_HALF = (
+    TileShape(128, 256, 64, 8, 3), TileShape(256, 128, 64, 8, 3), TileShape(128, 128, 64, 8, 3),
+    TileShape(128, 128, 64, 4, 3), TileShape(128, 128, 32, 4, 4), TileShape(256, 64, 64, 8, 3),
+    TileShape(64, 256, 64, 8, 3), TileShape(128, 64, 64, 4, 4), TileShape(64, 128, 64, 4, 4),
+    TileShape(64, 64, 64, 4, 4), TileShape(256, 32, 64, 8, 3), TileShape(32, 256, 64, 8, 3),
+    TileShape(128, 32, 64, 4, 4), TileShape(32, 128, 64, 4, 4), TileShape(64, 32, 64, 4, 4),
+    TileShape(32, 64, 64, 4, 4), TileShape(32, 32, 64, 4, 4), TileShape(128, 16, 64, 4, 4),
+    TileShape(16, 128, 64, 4, 4), TileShape(16, 16, 128, 4, 4), TileShape(64, 16, 64, 4, 4),
+    TileShape(16, 64, 64, 4, 4), TileShape(512, 32, 32, 8, 4), TileShape(32, 512, 32, 8, 4),
+    TileShape(256, 32, 32, 8, 4), TileShape(32, 256, 32, 8, 4), TileShape(256, 32, 16, 8, 5),
+    TileShape(32, 256, 16, 8, 5), TileShape(256, 64, 32, 8, 4), TileShape(64, 256, 32, 8, 4),
+    TileShape(128, 128, 16, 4, 4), TileShape(128, 64, 32, 4, 4), TileShape(64, 128, 32, 4, 4),
+    TileShape(64, 64, 32, 4, 4),
+)  # fmt: skip
+_SINGLE = (
+    TileShape(128, 128, 32, 8, 3), TileShape(128, 64, 32, 4, 3), TileShape(64, 128, 32, 4, 3),
+    TileShape(64, 64, 32, 4, 3), TileShape(128, 32, 32, 4, 3), TileShape(32, 128, 32, 4, 3),
+    TileShape(64, 32, 32, 4, 3), TileShape(32, 64, 32, 4, 3), TileShape(32, 32, 32, 4, 3),
+    TileShape(128, 16, 32, 4, 3), TileShape(16, 128, 32, 4, 3), TileShape(16, 16, 64, 4, 3),
+    TileShape(256, 32, 32, 8, 3), TileShape(32, 256, 32, 8, 3), TileShape(256, 32, 16, 8, 4),
+    TileShape(32, 256, 16, 8, 4), TileShape(256, 32, 16, 4, 4), TileShape(128, 128, 16, 4, 4),
+    TileShape(128, 32, 16, 4, 4), TileShape(256, 64, 32, 8, 3), TileShape(64, 256, 32, 8, 3),
+)  # fmt: skip
+_DOUBLE = (
+    TileShape(64, 128, 16, 8, 3), TileShape(128, 64, 16, 8, 3), TileShape(64, 64, 16, 4, 3),
+    TileShape(128, 32, 16, 4, 3), TileShape(32, 128, 16, 4, 3), TileShape(64, 32, 16, 4, 3),
+    TileShape(32, 64, 16, 4, 3), TileShape(32, 32, 16, 4, 3), TileShape(16, 128, 16, 4, 3),
+    TileShape(128, 16, 16, 4, 3), TileShape(16, 16, 32, 4, 3), TileShape(256, 32, 16, 8, 3),
+    TileShape(32, 256, 16, 8, 3),
+)  # fmt: skip
+# As many bytes of k as with two; an instruction takes 32 of them.
+_BYTE = tuple(dict.fromkeys(shape._replace(k=min(2 * shape.k, 128)) for shape in _HALF))
+# Of an operand that is stored in fewer bytes than it is multiplied in: few rows, or columns, by weights of a byte each.
+# A line of memory along k, and columns enough for all SMs without splitting sums.
+_NARROW = (
+    TileShape(16, 32, 128, 2, 4), TileShape(16, 64, 128, 4, 4), TileShape(16, 64, 256, 4, 3),
+    TileShape(32, 16, 128, 2, 4), TileShape(64, 16, 128, 4, 4), TileShape(64, 16, 256, 4, 3),
+)  # fmt: skip
+_SHAPES = {1: _BYTE, 2: _HALF, 4: _SINGLE, 8: _DOUBLE}
+RUNS = (16, 8, 32, 4)  # indices of A's (or B's) own run where a dim needs two axes
+
+
+def schedules(contraction: Contraction, target: Target) -> Candidates:
+    found: list[GettSchedule] = []
+    excluded: dict[str, None] = {}
+    m_modes, n_modes, k_modes = (contraction.of_role(role) for role in (Role.M, Role.N, Role.K))
+    size = product_bytes(contraction)
+    shared = target.shared_memory or 64 * 1024
+    apart = contraction.arithmetic.precision == "bf16x6"
+    least = (GROUP_ROWS, 2 * LEAST_DOT) if contraction.invariant else (LEAST_DOT, LEAST_DOT)
+    for shape in _tiles(contraction):
+        reason = _misfit(contraction, shape, size, shared, least)
+        if reason is not None:
+            excluded[reason] = None
+            continue
+        depth = min(shape.k, max(LEAST_DOT, LEAST_DEPTH // size, power_of_two(contraction.k)))
+        stages = min(shape.stages, max(2, -(-contraction.k // depth)))  # no more than there are steps
+        in_order = (TiledAxis(k_modes[::-1], depth),)
+        k_orders = [in_order] if contraction.invariant else list(k_axes(k_modes, depth))
+        for m in outer_axes(m_modes, A, shape.m, RUNS, 2):
+            for n in outer_axes(n_modes, B, shape.n, RUNS, 2):
+                for k in k_orders:
+                    schedule = GettSchedule(m, n, k, shape.warps, stages, group=8, apart=apart)
+                    tiles = contraction.batch * tile_count(m_modes, m) * tile_count(n_modes, n)
+                    if tiles > MOST_PROGRAMS:
+                        excluded["a grid holds at most 2^31 - 1 blocks"] = None
+                    elif contraction.invariant:
+                        found.extend(_in_runs(contraction, schedule, tiles))
+                    else:
+                        found.append(schedule)
+                        found.extend(split_over(contraction, schedule, tiles, target, 1, FILLS, LEAST_SPLIT_STEPS))
+    return Candidates(tuple(dict.fromkeys(found)), tuple(excluded))
+
+
+def k_axes(modes: Sequence[Mode], tile: int) -> Iterator[tuple[TiledAxis, ...]]:
+    """Ways to lay a tile over the modes of k: flattened in an operand's order, or along both operands' runs."""
+    near_a, near_b = nearest(modes, A), nearest(modes, B)
+    for order in run_orders(modes, A, B):
+        yield (TiledAxis(order, tile),)
+    if near_a is not None and near_b is not None and near_a is not near_b and tile >= 64:
+        others = tuple(mode for mode in by_stride(modes, A) if mode is not near_b)
+        yield (TiledAxis(others, tile // 8), TiledAxis((near_b,), 8))
+
+
+def _tiles(contraction: Contraction) -> Sequence[TileShape]:
+    """Tiles that are tried, along m, n and k: all, or those that add as every other one does.
+
+    Sums are rounded once for each instruction, whatever the tile. But three products for one are rounded once for each
+    tile along k, runs of a sum end where tiles do, and for operands stored in fewer bytes than they are multiplied in
+    an instruction for few rows takes k in an order of its own.
+    """
+    size = product_bytes(contraction)
+    narrow = min(contraction.a.dtype.itemsize, contraction.b.dtype.itemsize) < size
+    shapes = (*_SHAPES[size], *(_NARROW if narrow and size == 2 else ()))
+    if not contraction.invariant:
+        return shapes
+    if contraction.arithmetic.precision in ("tf32x3", "bf16x6") or size == 1 or run_count(contraction) > 1:
+        shapes = tuple(shape for shape in shapes if shape.k == RUN_DEPTH[size])
+    return tuple(shape for shape in shapes if shape.m >= GROUP_ROWS) if narrow else shapes
+
+
+def _misfit(contraction: Contraction, shape: TileShape, size: int, shared: int, least: tuple[int, int]) -> str | None:
+    """Why a tile shape cannot or should not be used here, in one sentence."""
+    if size * shape.stages * (shape.m + shape.n) * shape.k > shared:
+        return f"the stages of a {shape.m}x{shape.n}x{shape.k} tile exceed {shared} bytes of shared memory"
+    sides = (("m", shape.m, contraction.m, least[0]), ("n", shape.n, contraction.n, least[1]))
+    for name, tile, extent, few in sides:
+        if tile > few and tile >= 2 * power_of_two(extent):
+            return f"a tile of {tile} along {name} is at least twice its extent {extent}"
+    return None
+
+
+def _in_runs(contraction: Contraction, schedule: GettSchedule, tiles: int) -> Iterator[GettSchedule]:
+    """The tiles with every sum in runs of one length, added up by one program or shared by as many programs."""
+    runs = runs_of(contraction, schedule.tile[2])
+    yield replace(schedule, runs=runs)
+    if runs > 1:
+        yield with_splits(contraction, schedule, tiles, runs)
+
+
+class GettParams(NamedTuple):
+    """The output tiles, see `OutputTiles`, and how they are summed."""
+
+    batch: TiledDim
+    m: TiledDim
+    n: TiledDim
+    stored: tuple[int, ...]
+    group: int
+    blocks: int
+    splits: int
+    wide: tuple[bool, ...]
+    wide_index: bool
+    k: TiledDim
+    k_of_a: TiledDim  # the same axes of k in A's order
+    swap_k: bool
+    runs: int  # of each sum, which one program adds up
+    steps: int  # along k, in each of them
+    widen: bool  # products are made in the accumulator's type
+    masked: tuple[bool, bool]  # what the functions of A and B make of the zeros past the end of k is masked
+    apart: bool  # the product of each step is added by a rounded sum
+    transposed: tuple[bool, bool]  # A and B are transposed via registers, see `_transposed`
+
+
+def gett_params(contraction: Contraction, schedule: GettSchedule, target: Target) -> GettParams:
+    tensors = TENSORS + len(contraction.aux)
+    k, k_of_a = tiled_dim(schedule.k, tensors=tensors), tiled_dim(schedule.k[::-1], tensors=tensors)
+    return GettParams(
+        *tiled_output(contraction, schedule.m, schedule.n, schedule.k, schedule.splits, schedule.group),
+        k=k,
+        k_of_a=k_of_a,
+        swap_k=len(schedule.k) > 1,
+        runs=schedule.runs,
+        steps=-(-k.blocks // max(schedule.splits, schedule.runs)),
+        widen=widened(contraction, target),
+        masked=(False, False) if k.exact else masked_operands(contraction.a_fn, contraction.b_fn),
+        apart=schedule.apart,
+        transposed=_transposed(contraction),
+    )
+
+
+def _transposed(contraction: Contraction) -> tuple[bool, bool]:
+    """Which operands are contiguous along m or n, where a TF32 instruction reads shared memory along k.
+
+    Left alone, the compiler transposes such an operand while it copies, four bytes at a time. Transposed via registers
+    it is copied in runs, and A need not even return to shared memory.
+    """
+    if contraction.arithmetic.precision != "tf32":
+        return False, False
+    m_modes, n_modes = contraction.of_role(Role.M), contraction.of_role(Role.N)
+    return nearest(m_modes, A) is not None, nearest(n_modes, B) is not None
+
+
+def predict(contraction: Contraction, schedule: GettSchedule, target: Target) -> float:
+    """Seconds, see `common.cost.direct_seconds`.
+
+    Sums that take many registers leave room for few programs: one stores while none loads. Products of half types are
+    too short to hide that.
+    """
+    params, size = gett_params(contraction, schedule, target), product_bytes(contraction)
+    programs, tiles, steps = params.blocks * params.splits, params.blocks, params.steps * params.runs
+    tile_m, tile_n, tile_k = schedule.tile
+    loaded, held = programs * steps, tile_m * tile_n // (32 * schedule.warps)  # tiles of A and B; sums of a thread
+    elements = loaded * tile_m * tile_k, loaded * tile_n * tile_k, tiles * tile_m * tile_n  # of A, B and D
+    work = KernelWork(
+        accesses=gathered_accesses(contraction, params, loaded, repeated=True),
+        blocks=programs,
+        steps=steps,
+        tile=schedule.tile,
+        warps=schedule.warps,
+        stage_bytes=size * schedule.stages * (tile_m + tile_n) * tile_k,
+        rearranged=params.swap_k,
+        transposed=elements[B] if params.transposed[B] and tile_m >= GROUP_ROWS else 0,
+        function_seconds=function_seconds(contraction, *elements) + cast_seconds(contraction, elements[B]),
+        finish_seconds=FINISH_SECONDS * max(0, held - FEW_SUMS) if size <= 2 else 0.0,
+    )
+    return direct_seconds(contraction, target, work) + reduce_seconds(schedule.workspace_bytes, params.splits)
+
+
+KERNEL = DeviceFunction("weft.gpu.gett.kernel", "gett_kernel")
 
 # Products of a sum: a longer one of int8 may leave int32, where `mma.sync` stops at the ends of its range.
 LONGEST_INT8 = 2**31 // 128**2 - 1

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import linecache
+import hashlib
 import math
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import torch
 
 from weft.algebra import log
 from weft.fn import Pointwise
+from weft.fn.triton.device_code import jit_function
 from weft.gpu.common.constants import WrittenFunction
 from weft.gpu.common.cost import ELEMENTARY_SLOTS
 from weft.spec import Contraction
@@ -19,13 +19,13 @@ from weft.spec import Contraction
 EXPONENTIAL_SLOTS = 7  # of a maximum, a difference, an exponential (an eighth of the rate of sums) and a sum
 
 _OVER_AXIS = """@triton.jit
-def reduced_pair(p, q):
-    return REDUCE(p, q).to(p.dtype)
+def over_axis(values, AXIS: tl.constexpr):
+    return tl.reduce(values, AXIS, reduced_pair)
 
 
 @triton.jit
-def over_axis(values, AXIS: tl.constexpr):
-    return tl.reduce(values, AXIS, reduced_pair)
+def reduced_pair(p, q):
+    return REDUCE(p, q).to(p.dtype)
 """
 
 _EXPONENTIAL = """@triton.jit
@@ -73,7 +73,11 @@ def product_slots(contraction: Contraction) -> float:
 
 @dataclass(frozen=True, slots=True)
 class OverAxis:
-    """A function (values, AXIS) that reduces a tensor along one axis."""
+    """A function (values, AXIS) that reduces a tensor along one axis.
+
+    `tl.reduce` takes a function by name alone, not as a compile-time constant, and needs one that keeps the type: each
+    `reduce` has a text of its own around it.
+    """
 
     reduce: Pointwise
 
@@ -83,23 +87,10 @@ class OverAxis:
 
     @property
     def jit(self) -> Any:
-        return _over_axis(self.reduce)
+        reduce, name = self.reduce.jit, hashlib.sha256(self.reduce.identity.encode()).hexdigest()
+        return jit_function(f"{_OVER_AXIS}# {name}\n", lambda: {"REDUCE": reduce})
 
 
 def over_axis(contraction: Contraction) -> OverAxis | None:
     """The reduction of a contraction's algebra along an axis of a tensor; None where that is a sum."""
     return OverAxis(contraction.algebra.reduce) if contraction.algebra is not None else None
-
-
-@lru_cache(maxsize=256)
-def _over_axis(reduce: Pointwise) -> Any:
-    """`tl.reduce` takes a function by name alone, not as a compile-time constant, and needs one that keeps the type:
-    each `reduce` has its own two lines of text around it."""
-    import triton
-    import triton.language as tl
-
-    file = f"<weft over axis {reduce.jit.__name__}>"
-    linecache.cache[file] = (len(_OVER_AXIS), None, _OVER_AXIS.splitlines(keepends=True), file)
-    namespace: dict[str, Any] = {"__name__": __name__, "triton": triton, "tl": tl, "REDUCE": reduce.jit}
-    exec(compile(_OVER_AXIS, file, "exec"), namespace)
-    return namespace["over_axis"]

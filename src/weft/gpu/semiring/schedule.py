@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from operator import attrgetter
 from typing import NamedTuple
 
 from weft.gpu.common.constraints import VECTOR, power_of_two
 from weft.gpu.common.launch import MOST_PROGRAMS
-from weft.gpu.common.splits import split_counts
+from weft.gpu.common.splits import split_over
 from weft.gpu.common.tiling import A, B, TiledAxis, axes_text, nearest, outer_axes, run_orders, tile_count
 from weft.gpu.semiring.algebra import sums_exponentials
 from weft.planner.schedule import Candidates, Target
@@ -156,13 +156,13 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
         for m in outer_axes(m_modes, A, tile_m, runs_m, 8):
             for n in outer_axes(n_modes, B, tile_n, runs_n, 8):
                 for k in run_orders(k_modes, A, B):
-                    tiles = (m, n, (TiledAxis(k, depth),))
-                    schedule = SemiringSchedule(*tiles, held, shape.warps, shape.stages, shape.subtiles)
-                    if output_tiles(contraction, schedule) > MOST_PROGRAMS:
+                    axes = (m, n, (TiledAxis(k, depth),))
+                    schedule = SemiringSchedule(*axes, held, shape.warps, shape.stages, shape.subtiles)
+                    if (tiles := output_tiles(contraction, schedule)) > MOST_PROGRAMS:
                         excluded["a grid holds at most 2^31 - 1 blocks"] = None
                     else:
                         found.append(schedule)
-                        found.extend(_split(contraction, schedule, target))
+                        found.extend(split_over(contraction, schedule, tiles, target, 2, FILLS, LEAST_STEPS))
     return Candidates(tuple(dict.fromkeys(found)), tuple(excluded))
 
 
@@ -209,15 +209,3 @@ def _a_alone_along_k(contraction: Contraction) -> bool:
         return False
     vector = VECTOR // contraction.a.dtype.itemsize
     return all(mode.strides[A] % vector == 0 for mode in contraction.modes if mode is not near)
-
-
-def _split(contraction: Contraction, schedule: SemiringSchedule, target: Target) -> Iterator[SemiringSchedule]:
-    """The tiles with every reduction split over programs, where the output tiles alone cannot fill the device."""
-    sms = max(target.processors, 8)
-    tiles, steps = output_tiles(contraction, schedule), math.prod([axis.blocks for axis in schedule.k])
-    if tiles >= 2 * sms:
-        return
-    m, n = schedule.computed
-    for splits in split_counts(steps, tiles, sms, FILLS, LEAST_STEPS):
-        size = splits * tiles * m * n * contraction.arithmetic.accumulate.itemsize
-        yield replace(schedule, splits=splits, workspace_bytes=size)

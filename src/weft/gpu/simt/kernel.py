@@ -37,18 +37,18 @@ def tile_mask(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
 @triton.jit
 def stored_offsets(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
     """Offsets in a tensor of D's tile alone."""
-    STORED: tl.constexpr = PARAMS.stored
+    R: tl.constexpr = PARAMS.r
     RANK: tl.constexpr = len(PARAMS.tile) - PARAMS.k_rank
     WIDE: tl.constexpr = PARAMS.wide[TENSOR]
-    return spread_offsets(place[0], STORED, TENSOR, RANK, WIDE)
+    return spread_offsets(place[0], R, TENSOR, RANK, WIDE)
 
 
 @triton.jit
 def stored_mask(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
     """Which of them exist."""
-    STORED: tl.constexpr = PARAMS.stored
+    R: tl.constexpr = PARAMS.r
     RANK: tl.constexpr = len(PARAMS.tile) - PARAMS.k_rank
-    return spread_mask(place[0], STORED, TENSOR, RANK)
+    return spread_mask(place[0], R, TENSOR, RANK)
 
 
 @triton.jit

@@ -10,11 +10,10 @@ from torch import Tensor
 from weft.errors import UnsupportedError
 from weft.fn import Pointwise
 from weft.gpu.common.constants import DeviceFunction
-from weft.gpu.common.constraints import VECTOR
-from weft.gpu.common.dependent import is_short
+from weft.gpu.common.constraints import VECTOR, is_short
+from weft.gpu.common.contraction_launch import reduce_launch
 from weft.gpu.common.launch import KernelLaunch
 from weft.gpu.common.operation import operation
-from weft.gpu.common.reduce_splits import reduce_launch
 from weft.gpu.terms.model import described, schedule_of, terms_params
 from weft.gpu.terms.packing import FIRST_COUNT, OperandTerms, Verdict
 from weft.gpu.warp_specialized.family import operand_maps

@@ -12,12 +12,10 @@ from typing import Any, TypeAlias
 import torch
 
 from weft.gpu.common.constants import DeviceFunction
-from weft.gpu.common.constraints import LEAST_DOT, VECTOR
-from weft.gpu.common.contraction_launch import ABSENT, A, B, C, ContractionLaunch, D
-from weft.gpu.common.dependent import is_short
+from weft.gpu.common.constraints import LEAST_DOT, VECTOR, is_short
+from weft.gpu.common.contraction_launch import ABSENT, A, B, C, ContractionLaunch, D, reduce_launch
 from weft.gpu.common.launch import KernelLaunch, common_reasons, pointer_layouts
 from weft.gpu.common.operation import operation
-from weft.gpu.common.reduce_splits import reduce_launch
 from weft.gpu.common.splits import run_count
 from weft.gpu.common.tensor_maps import TensorMap
 from weft.gpu.warp_specialized.gluon_probe import refusal

@@ -34,8 +34,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
 from weft.gpu.common.pdl import pdl_wait
-from weft.gpu.common.split_k import range_start
-from weft.gpu.common.tiles import tile_coords
+from weft.gpu.common.tiles import range_start, tile_coords
 from weft.gpu.warp_specialized.pipeline import (
     accumulator,
     barriers,

@@ -32,8 +32,18 @@ from weft.gpu.warp_specialized.schedule import (
     work_tiles,
     work_tiles_whole,
 )
-from weft.gpu.warp_specialized.tma_params import TmaDim, TmaParams, part_of, tma_params
-from weft.gpu.warp_specialized.views import TmaView, dim_axes, dim_tiles, in_kernel_order, n_parts, placed_parts
+from weft.gpu.warp_specialized.views import (
+    TmaDim,
+    TmaParams,
+    TmaView,
+    dim_axes,
+    dim_tiles,
+    in_kernel_order,
+    n_parts,
+    part_of,
+    placed_parts,
+    tma_params,
+)
 from weft.planner.coefficients import fitted
 from weft.planner.schedule import Target
 from weft.spec import Contraction

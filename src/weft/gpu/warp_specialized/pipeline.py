@@ -15,7 +15,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from weft.gpu.common.addresses import axis_start
-from weft.gpu.common.split_k import range_start, split_of_tile
+from weft.gpu.common.tiles import range_start, split_of_tile
 from weft.gpu.common.triton_versions import ARRIVALS_MEET, gluon_names
 from weft.gpu.warp_specialized.roles import CONSUMERS
 

@@ -15,10 +15,10 @@ from weft.gpu.common.splits import StreamK, most_splits, stream
 from weft.gpu.common.tensor_maps import TensorMap
 from weft.gpu.common.tiling import A, B, D, nearest
 from weft.gpu.warp_specialized.roles import COOPERATIVE, PAIRED_N, PINGPONG, WARPS, Consumers, roles
-from weft.gpu.warp_specialized.tma_params import TmaDim
 from weft.gpu.warp_specialized.views import (
     GROUP,
     MOST_DIMENSIONS,
+    TmaDim,
     TmaSchedule,
     TmaView,
     dim_axes,

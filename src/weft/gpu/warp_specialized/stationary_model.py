@@ -14,8 +14,8 @@ from weft.gpu.common.cost import compulsory_bytes, function_seconds, launched
 from weft.gpu.common.tensor_maps import matrix_layout
 from weft.gpu.common.tiling import TENSORS, A, B, D, TiledAxis, TiledDim, nearest, tiled_dim
 from weft.gpu.warp_specialized.schedule import BARRIERS, LEAST_STAGES, MOST_STAGES, NAME, output_tiles, stored_in_runs
-from weft.gpu.warp_specialized.tma_params import TmaParams, tma_params
 from weft.gpu.warp_specialized.views import (
+    TmaParams,
     TmaSchedule,
     TmaView,
     dim_axes,
@@ -23,6 +23,7 @@ from weft.gpu.warp_specialized.views import (
     in_kernel_order,
     n_parts,
     steps_along,
+    tma_params,
     tma_views,
     with_second_run,
 )

@@ -5,19 +5,172 @@ Operands are gathered where they lie, and the four real products of each pair ar
 
 from __future__ import annotations
 
-from weft.gpu.common.aux_operands import as_elements, aux_params
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+
+from weft.gpu.common.aux_operands import as_elements, aux_bytes, aux_params, real, real_arithmetic, strides_of_parts
 from weft.gpu.common.constants import DeviceFunction
+from weft.gpu.common.constraints import LEAST_DOT
 from weft.gpu.common.contraction_launch import ContractionLaunch
-from weft.gpu.common.launch import precision_reason
-from weft.gpu.complex.direct.model import NAME, UNROLLED, DirectSchedule, direct_params, predict, schedules
+from weft.gpu.common.cost import KernelWork, busy_seconds, compulsory_bytes, gathered_accesses, matrix_rate
+from weft.gpu.common.launch import MOST_PROGRAMS, precision_reason
+from weft.gpu.common.tiling import TENSORS, A, B, TiledAxis, axes_text, outer_axes, tile_count, wide
 from weft.gpu.complex.launch import ComplexKernelLaunch, complex_operation, function_reason
-from weft.planner.schedule import Launch, Target
-from weft.spec import Contraction
+from weft.gpu.gett.family import RUNS, GettParams, GettSchedule, TileShape, gett_params, k_axes
+from weft.planner.coefficients import fitted
+from weft.planner.schedule import Candidates, Launch, Target
+from weft.planner.split_schemes import BF16X6
+from weft.spec import Contraction, Role
+from weft.spec.dtypes import dtype_name
+
+NAME = "complex_direct"
+
+LONGEST = 64  # k that goes one by one
+MOST_LANES = 32  # elements of D in a thread, of two accumulators: operands are in registers too
+
+# One by one along k: D short along one side, or along both.
+_LANES = tuple(
+    TileShape(m, n, 1, 4, 1)
+    for m, n in (
+        (1, 256), (1, 512), (2, 256), (4, 128), (4, 256), (8, 32), (8, 64), (8, 128), (16, 32), (16, 64),
+        (16, 16), (32, 32), (32, 16), (64, 16), (128, 8), (64, 8), (32, 8), (256, 4), (128, 4), (256, 2), (512, 1),
+        (256, 1),
+    )
+)  # fmt: skip
+# By matrix instructions, by bytes of a real number.
+_MATRIX = {
+    4: (
+        TileShape(128, 32, 32, 4, 2), TileShape(128, 32, 16, 4, 3), TileShape(64, 32, 32, 4, 3),
+        TileShape(128, 64, 16, 8, 3), TileShape(64, 64, 32, 4, 2), TileShape(128, 16, 32, 4, 2),
+        TileShape(64, 16, 32, 4, 3), TileShape(32, 64, 32, 4, 3), TileShape(64, 128, 16, 8, 3),
+        TileShape(32, 128, 32, 4, 2), TileShape(16, 128, 32, 4, 2), TileShape(16, 64, 32, 4, 3),
+        TileShape(128, 128, 16, 8, 3), TileShape(32, 32, 32, 4, 3), TileShape(16, 16, 32, 4, 3),
+    ),
+    8: (
+        TileShape(64, 32, 16, 4, 2), TileShape(32, 32, 16, 4, 3), TileShape(64, 16, 16, 4, 3),
+        TileShape(32, 64, 16, 4, 2), TileShape(16, 64, 16, 4, 3), TileShape(16, 16, 16, 4, 3),
+        TileShape(64, 64, 16, 8, 2), TileShape(16, 32, 16, 4, 3), TileShape(32, 16, 16, 4, 3),
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class DirectSchedule:
+    """Tiles as `gett` has them, k along one axis."""
+
+    tiles: GettSchedule
+    family: str = NAME
+    workspace_bytes: int = 0
+
+    def __str__(self) -> str:
+        m, n, k = self.tiles.tile
+        dims = f"m[{axes_text(self.tiles.m)}] n[{axes_text(self.tiles.n)}] k[{axes_text(self.tiles.k)}]"
+        return f"{self.family} {m}x{n}x{k} {dims} warps={self.tiles.warps} stages={self.tiles.stages}"
+
+
+def schedules(contraction: Contraction, target: Target) -> Candidates:
+    found: dict[DirectSchedule, None] = {}
+    excluded: dict[str, None] = {}
+    m_modes, n_modes = contraction.of_role(Role.M), contraction.of_role(Role.N)
+    for shape in _shapes(contraction):
+        reason = _misfit(contraction, shape)
+        if reason is not None:
+            excluded[reason] = None
+            continue
+        for tiles in _tilings(contraction, shape):
+            if contraction.batch * tile_count(m_modes, tiles.m) * tile_count(n_modes, tiles.n) > MOST_PROGRAMS:
+                excluded["a grid holds at most 2^31 - 1 blocks"] = None
+            else:
+                found[DirectSchedule(tiles)] = None
+    return Candidates(tuple(found), tuple(excluded))
+
+
+def _shapes(contraction: Contraction) -> Iterator[TileShape]:
+    arithmetic = real_arithmetic(contraction.arithmetic)
+    if contraction.k <= LONGEST and arithmetic.precision == "ieee":
+        yield from _LANES
+    for shape in _MATRIX[arithmetic.accumulate.itemsize]:
+        if arithmetic.accumulate is not torch.float32 or arithmetic.precision != "ieee":
+            yield shape
+        elif shape.m * shape.n <= MOST_LANES * 32 * shape.warps:
+            yield shape._replace(k=min(shape.k, LEAST_DOT))  # no matrix unit: tiles of operands stay in registers
+
+
+def _misfit(contraction: Contraction, shape: TileShape) -> str | None:
+    """Why a tile should not be used here, in one sentence."""
+    for name, tile, extent in (("m", shape.m, contraction.m), ("n", shape.n, contraction.n)):
+        if tile > LEAST_DOT and tile >= 2 * extent:
+            return f"a tile of {tile} along {name} is at least twice its extent {extent}"
+    return None
+
+
+def _tilings(contraction: Contraction, shape: TileShape) -> Iterator[GettSchedule]:
+    m_modes, n_modes, k_modes = (contraction.of_role(role) for role in (Role.M, Role.N, Role.K))
+    depth = min(shape.k, max(LEAST_DOT, 1 << (contraction.k - 1).bit_length()))
+    apart = contraction.arithmetic.precision == BF16X6.name
+    for m in outer_axes(m_modes, A, shape.m, RUNS, 2):
+        for n in outer_axes(n_modes, B, shape.n, RUNS, 2):
+            for k in k_axes(k_modes, depth):
+                yield GettSchedule(m, n, _single(k), shape.warps, shape.stages, group=8, apart=apart)
+
+
+def _single(k: tuple[TiledAxis, ...]) -> tuple[TiledAxis, ...]:
+    """k as one axis: both operands take its indices in one order."""
+    if len(k) == 1:
+        return k
+    return (TiledAxis(tuple(mode for axis in k[::-1] for mode in axis.modes), k[0].tile * k[1].tile),)
+
+
+UNROLLED = 16  # steps along k that are written out
+
+
+def direct_params(contraction: Contraction, schedule: DirectSchedule, target: Target) -> GettParams:
+    """The parameters of `gett` for the tiles; offsets have room for both parts of an element."""
+    offsets_wide = wide(strides_of_parts(contraction.modes), TENSORS + len(contraction.aux))
+    return gett_params(contraction, schedule.tiles, target)._replace(wide=offsets_wide)
+
+
+_FITTED = fitted(NAME)
+
+# Measured on an H200 with seven contractions.
+LAUNCH = _FITTED("launch")  # seconds
+MEMORY_RATE = _FITTED("memory_rate")  # bytes per second
+OVERLAP = _FITTED("overlap")  # the norm that joins that of all tensors with what the general model predicts
+# Flops per second of its four products, whichever way the operands lie: they come from registers.
+RATE = _FITTED.table("rate")
+# Of products that are split in registers, by rows and columns of a tile, and in tiles that nobody measured.
+SPLIT_RATE, OTHER_TILES = _FITTED.table("split_rate"), _FITTED("other_tiles")
+
+
+def predict(contraction: Contraction, schedule: DirectSchedule, target: Target) -> float:
+    """Seconds by `cost.busy_seconds`, of four real products and two accumulators."""
+    params = direct_params(contraction, schedule, target)
+    tile_m, tile_n, tile_k = schedule.tiles.tile
+    steps, matrix = params.k.blocks, tile_k > 1
+    element = real(contraction.arithmetic.accumulate).itemsize * 2
+    work = KernelWork(
+        accesses=gathered_accesses(contraction, params, params.blocks * steps),
+        blocks=params.blocks,
+        steps=steps if matrix else max(1, steps // UNROLLED),
+        tile=(2 * tile_m, tile_n, 2 * tile_k if matrix else 2 * min(steps, UNROLLED)),
+        warps=schedule.tiles.warps,
+        stage_bytes=element * schedule.tiles.stages * (tile_m + tile_n) * tile_k if matrix else 0,
+        matrix=matrix,
+    )
+    of_parts = replace(contraction, arithmetic=real_arithmetic(contraction.arithmetic))
+    rate = RATE.get(f"{dtype_name(of_parts.arithmetic.accumulate)} {of_parts.arithmetic.precision}")
+    if params.apart:
+        rate = SPLIT_RATE.get(f"{tile_m}x{tile_n}", OTHER_TILES)
+    if matrix and rate is not None:
+        work = replace(work, function_seconds=work.flops / rate - work.flops / matrix_rate(of_parts, work, target))
+    seconds = busy_seconds(of_parts, target, work)
+    least = (compulsory_bytes(contraction) + aux_bytes(contraction.aux, contraction.modes)) / MEMORY_RATE
+    return LAUNCH + (seconds**OVERLAP + least**OVERLAP) ** (1 / OVERLAP)
+
 
 KERNEL = DeviceFunction("weft.gpu.complex.direct.kernel", "complex_direct_kernel")
-
-
-__all__ = ["NAME", "build", "predict", "schedules", "supports"]
 
 
 def supports(contraction: Contraction, target: Target) -> str | None:

@@ -2,15 +2,149 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
 from torch import Tensor
 
-from weft.gpu.common.aux_operands import AuxParams, as_elements, entries
+from weft.fn import Pointwise
+from weft.gpu.common.aux_operands import AuxParams, as_elements, aux_bytes, entries, strides_of_parts
 from weft.gpu.common.constants import DeviceFunction
-from weft.gpu.complex.interleaved.model import NAME, Transfer, best, candidates, interleaved_params, seconds
+from weft.gpu.common.launch import MOST_PROGRAMS
+from weft.gpu.common.tiling import TENSORS, TiledDim, wide, wide_index
 from weft.gpu.complex.launch import ComplexKernelLaunch, complex_operation, function_reason
-from weft.gpu.permute.schedule import PermuteSchedule, programs
+from weft.gpu.permute.model import COPY_RATE, move_seconds, tile_orders
+from weft.gpu.permute.schedule import PermuteSchedule, programs, tilings
 from weft.planner.schedule import AuxTensors, Candidates, Scalar, Target
+from weft.spec.contraction import Aux
 from weft.spec.permutation import Permutation
+
+#: How D is written.
+#:
+#: * plain: element by element.
+#: * along_k, across_k: every element y as the 2x2 real matrix that multiplies a pair by it,
+#:
+#:       (x_re, x_im) as a row  times  | y_re  y_im |   is   (x y)_re, (x y)_im
+#:                                     |-y_im  y_re |
+#:
+#:   in two rows of memory. along_k: each has what makes one part of a product, a column of that matrix, so that it runs
+#:   along k with the other operand's (re, im). across_k: they are the matrix's own rows, one that the other operand's
+#:   re is multiplied by, one for its im.
+#: * planar, three_m: D is real. Every element is written to two planes, re and im, or to three: re, im and re + im.
+Form = Literal["plain", "along_k", "across_k", "planar", "three_m"]
+
+
+class TransferAux(NamedTuple):
+    """Auxiliary operands of the functions of a transfer, and results after D."""
+
+    aux: tuple[Aux, ...] = ()  # those that the transfer uses; `Mode.strides.aux` has their strides
+    places: tuple[int, ...] = ()  # where they stand among those of the contraction
+    fn: tuple[int, ...] = ()  # positions in `aux`: what each function takes, in the order of its parameters
+    c_fn: tuple[int, ...] = ()
+    epilogue: tuple[int, ...] = ()
+    outputs: tuple[int, ...] = ()
+
+
+_NONE = TransferAux()
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """D = epilogue(alpha * fn(X) + beta * c_fn(C)), in the modes of the permutation."""
+
+    permutation: Permutation
+    form: Form = "plain"
+    part_stride: int = 0  # elements of D between the rows of 2x2 matrices, or between planes
+    # Elements of X between complex products with the other factor's real part and those with its imaginary part: they
+    # are added. 0: X holds no such products.
+    planar_stride: int = 0
+    three_m_stride: int = 0  # elements of a real X between the three products of 3M. 0: it holds no such products
+    other_conjugated: bool = False  # the other factor is to be conjugated: what its imaginary part meets changes sign
+    c_fn: Pointwise | None = None
+    epilogue: Pointwise | None = None
+    size: int = 0  # elements of a workspace D, gaps included
+    aux_args: TransferAux = _NONE
+
+    @property
+    def workspace_bytes(self) -> int:
+        return self.size * self.permutation.d.dtype.itemsize
+
+
+NAME = "interleaved"
+
+WIDE_BLOCK = 32768  # bytes of X that eight warps move, less than that four
+
+
+def candidates(transfer: Transfer) -> Candidates:
+    permutation = transfer.permutation
+    found: dict[PermuteSchedule, None] = {}
+    for axes in tilings(permutation):
+        size = math.prod(axis.tile for axis in axes) * permutation.x.dtype.itemsize
+        schedule = PermuteSchedule(axes, 8 if size >= WIDE_BLOCK else 4, family=NAME)
+        if programs(permutation, schedule) <= MOST_PROGRAMS:
+            found[schedule] = None
+    return Candidates(tuple(found), () if found else ("a grid holds at most 2^31 - 1 blocks",))
+
+
+class InterleavedParams(NamedTuple):
+    r: TiledDim  # D's run first
+    stored: tuple[int, ...]  # extents of a block as it is stored
+    r_of_x: TiledDim  # the same axes, the source's run first
+    tile_of_x: tuple[int, ...]
+    order: tuple[int, ...]  # dimensions of the source's tile in the order of D's
+    form: str  # those of `Transfer`
+    part_stride: int
+    planar_stride: int
+    three_m_stride: int
+    other_conjugated: bool
+    wide: tuple[bool, ...]  # offsets need 64 bits, per tensor
+    wide_index: bool  # indices along an axis do
+
+
+def interleaved_params(transfer: Transfer, schedule: PermuteSchedule) -> InterleavedParams:
+    permutation = transfer.permutation
+    tensors = TENSORS + len(transfer.aux_args.aux)
+    source, result, order = tile_orders(permutation, schedule, tensors)
+    wider = wide(strides_of_parts(permutation.modes), tensors)
+    # With the steps to the second part, or to the last of three.
+    far_x, far_d = (
+        2 * step >= 2**30 for step in (max(transfer.planar_stride, transfer.three_m_stride), transfer.part_stride)
+    )
+    return InterleavedParams(
+        r=result,
+        stored=tuple(axis.tile for axis in result.axes if axis.place >= 0),
+        r_of_x=source,
+        tile_of_x=tuple(axis.tile for axis in source.axes if axis.place >= 0),
+        order=order,
+        form=transfer.form,
+        part_stride=transfer.part_stride,
+        planar_stride=transfer.planar_stride,
+        three_m_stride=transfer.three_m_stride,
+        other_conjugated=transfer.other_conjugated,
+        wide=(wider[0] or far_x, *wider[1:3], wider[3] or far_d, *wider[4:]),
+        wide_index=wide_index(schedule.axes),
+    )
+
+
+def seconds(transfer: Transfer, schedule: PermuteSchedule, target: Target) -> float:
+    """Seconds. D is written once for each row or plane, X read once for each set of products that it holds. Auxiliary
+    operands are read, and further results written, once, at the rate of a copy."""
+    read = 3 if transfer.three_m_stride else 2 if transfer.planar_stride else 1
+    written = {"plain": 1, "three_m": 3}.get(transfer.form, 2)
+    return (
+        move_seconds(transfer.permutation, schedule, target, read, written)
+        + aux_bytes(transfer.aux_args.aux, transfer.permutation.modes) / COPY_RATE
+    )
+
+
+def best(transfer: Transfer, target: Target) -> tuple[PermuteSchedule, float]:
+    """The schedule of the least predicted time, and that time in seconds."""
+    legal = candidates(transfer).schedules
+    ranked = [(seconds(transfer, schedule, target), at, schedule) for at, schedule in enumerate(legal)]  # type: ignore[arg-type]
+    time, _, schedule = min(ranked)
+    return schedule, time  # type: ignore[return-value]
+
 
 KERNEL = DeviceFunction("weft.gpu.complex.interleaved.kernel", "interleaved_kernel")
 
@@ -45,9 +179,6 @@ def kernel_launch(transfer: Transfer, schedule: PermuteSchedule, target: Target)
         KERNEL, layouts, {"PARAMS": interleaved_params(transfer, schedule), "OP": op}, True, target,
         programs(permutation, schedule), schedule.warps, stages=1, pointers=pointers,
     )  # fmt: skip
-
-
-__all__ = ["NAME", "best", "build", "predict", "reason_against", "schedules", "supports"]
 
 
 def supports(permutation: Permutation, target: Target) -> str | None:

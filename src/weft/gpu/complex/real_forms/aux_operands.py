@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from weft.fn import Pointwise
-from weft.gpu.complex.interleaved.model import TransferAux
+from weft.gpu.complex.interleaved.family import TransferAux
 from weft.spec import Contraction, Mode
 
 Positions: TypeAlias = tuple[int, ...]  # in the auxiliary operands of a contraction

@@ -7,10 +7,8 @@ from torch import Tensor
 
 from weft.errors import UnsupportedError
 from weft.gpu.complex.interleaved import family as interleaved
-from weft.gpu.complex.interleaved.family import InterleavedLaunch
-from weft.gpu.complex.interleaved.model import Transfer
-from weft.gpu.complex.real_forms.schedule import FINISH, NAME, RealFormSchedule, RealFormStep
-from weft.gpu.complex.real_forms.ways import ways
+from weft.gpu.complex.interleaved.family import InterleavedLaunch, Transfer
+from weft.gpu.complex.real_forms.ways import FINISH, NAME, RealFormSchedule, RealFormStep, ways
 from weft.planner.schedule import AuxTensors, Candidates, Launch, Scalar, Target
 from weft.spec import Contraction
 from weft.spec.dtypes import dtype_name

@@ -12,8 +12,8 @@ import torch
 from weft.fn import Pointwise
 from weft.gpu.common.aux_operands import real, real_arithmetic
 from weft.gpu.common.constraints import VECTOR
-from weft.gpu.common.tiling import A, B, C, D, by_stride
-from weft.gpu.complex.interleaved.model import Transfer
+from weft.gpu.common.tiling import A, B, C, D, by_stride, index_count, placed
+from weft.gpu.complex.interleaved.family import Transfer
 from weft.gpu.complex.real_forms import aux_operands
 from weft.spec import Arithmetic, Contraction, Layout, Mode, Role, Strides, canonical
 from weft.spec.canonical import merged
@@ -72,14 +72,10 @@ def packed(contraction: Contraction, operand: int, k: Sequence[Mode], along_k: b
     layout, function = _source(contraction, operand)
     if not layout.dtype.is_complex and as_stored(contraction, operand) is not None:
         return None
-    row, others = _row_and_others(contraction, operand, k, along_k)
     value = values(contraction, operand)
-    steps, _, size = placed(row, others, value)
-    transfer = _pack(contraction, operand, steps, value, size)
-    same = all(mode.strides[operand] == steps[mode] for mode in steps) and layout.dtype == value
-    if same and function is None and not transfer.permutation.conjugate:
-        return None
-    return TensorView(transfer.permutation.d, workspace_strides(contraction, steps), transfer)
+    view, transfer, _ = _packed(contraction, operand, k, along_k, value)
+    same = view.strides == strides_of(contraction, operand) and layout.dtype == value
+    return None if same and function is None and not transfer.permutation.conjugate else view
 
 
 def real_2x2(
@@ -90,35 +86,28 @@ def real_2x2(
     `along_k`: rows run along k and that matrix's columns, else along the operand's own side and its rows.
     `other_conjugated`: the other operand is to be conjugated, which changes signs here.
     """
-    row, others = _row_and_others(contraction, operand, k, along_k)
-    value = values(contraction, operand)
-    steps, length, size = placed(row, others, value, rows=2)
-    plain = _pack(contraction, operand, steps, value, size)
+    view, plain, length = _packed(contraction, operand, k, along_k, values(contraction, operand), rows=2)
     transfer = replace(
         plain, form="along_k" if along_k else "across_k", part_stride=length, other_conjugated=other_conjugated,
         permutation=replace(plain.permutation, scaled=True),
     )  # fmt: skip
     k_pair, d_pair = (1, 2 * length) if along_k else (2 * length, 1)
-    strides = workspace_strides(contraction, steps)
-    return TensorView(transfer.permutation.d, strides, transfer, k_pair=k_pair, d_pair=d_pair)
+    return view._replace(transfer=transfer, k_pair=k_pair, d_pair=d_pair)
 
 
 def planar(contraction: Contraction, operand: int, k: Sequence[Mode]) -> TensorView:
     """A complex operand as real rows along k, two for each index of the others: of re and of im."""
-    row, others = _row_and_others(contraction, operand, k, along_k=True)
     value = real(values(contraction, operand))
-    steps, length, size = placed(row, others, value, rows=2)
-    transfer = replace(_pack(contraction, operand, steps, value, size), form="planar", part_stride=length)
-    return TensorView(transfer.permutation.d, workspace_strides(contraction, steps), transfer, planes=length)
+    view, transfer, length = _packed(contraction, operand, k, True, value, rows=2)
+    return view._replace(transfer=replace(transfer, form="planar", part_stride=length), planes=length)
 
 
 def three_m(contraction: Contraction, operand: int, k: Sequence[Mode], along_k: bool) -> TensorView:
     """A complex operand as three real ones, ([batch,] outer, k) or ([batch,] k, outer): re, im and re + im."""
-    row, others = _row_and_others(contraction, operand, k, along_k)
     value = real(values(contraction, operand))
-    steps, _, size = placed(row, others, value)
-    transfer = replace(_pack(contraction, operand, steps, value, 3 * size), form="three_m", part_stride=size)
-    return TensorView(transfer.permutation.d, workspace_strides(contraction, steps), transfer, three_planes=size)
+    view, transfer, _ = _packed(contraction, operand, k, along_k, value, planes=3)
+    size = transfer.size // 3
+    return view._replace(transfer=replace(transfer, form="three_m", part_stride=size), three_planes=size)
 
 
 def strides_of(contraction: Contraction, tensor: int) -> tuple[int, ...]:
@@ -130,22 +119,13 @@ def workspace_strides(contraction: Contraction, steps: dict[Mode, int]) -> tuple
     return tuple(steps.get(mode, 0) for mode in contraction.modes)
 
 
-def placed(
+def _workspace(
     row: Sequence[Mode], others: Sequence[Mode], dtype: torch.dtype, rows: int = 1, padded: bool = True
 ) -> tuple[dict[Mode, int], int, int]:
     """Strides in a workspace of `rows` rows for each index of the others; a row's length; elements in all."""
     words = max(VECTOR // dtype.itemsize, 1) if padded else 1
-    steps: dict[Mode, int] = {}
-    step = 1
-    for mode in row:
-        steps[mode] = step
-        step *= mode.extent
-    length = max(-(-step // words), 1) * words  # an empty row has its place too
-    step = rows * length
-    for mode in others:
-        steps[mode] = step
-        step *= mode.extent
-    return steps, length, step
+    length = max(-(-index_count(row) // words), 1) * words  # an empty row has its place too
+    return placed(row, others, rows * length), length, rows * length * index_count(others)
 
 
 def _source(contraction: Contraction, operand: int) -> tuple[Layout, Pointwise | None]:
@@ -154,20 +134,19 @@ def _source(contraction: Contraction, operand: int) -> tuple[Layout, Pointwise |
     return contraction.b, contraction.b_fn
 
 
-def _row_and_others(
-    contraction: Contraction, operand: int, k: Sequence[Mode], along_k: bool
-) -> tuple[list[Mode], list[Mode]]:
-    """The modes that a workspace's rows run along, and the others, each innermost first."""
+def _packed(
+    contraction: Contraction, operand: int, k: Sequence[Mode], along_k: bool, value: torch.dtype, rows: int = 1,
+    planes: int = 1,
+) -> tuple[TensorView, Transfer, int]:  # fmt: skip
+    """A workspace of `rows` rows for each index that they do not run along, in so many planes; the step that writes an
+    operand into the first of these, element by element; a row's length."""
     outer = by_stride(contraction.of_role(Role.M if operand == A else Role.N), D)
     batch = tuple(reversed(contraction.of_role(Role.BATCH)))
     row, others = (k, outer) if along_k else (outer, k)
-    groups = (row, (*others, *batch))
-    own = [[mode for mode in group if aux_operands.moves(contraction, operand, mode)] for group in groups]
-    return own[0], own[1]
-
-
-def _pack(contraction: Contraction, operand: int, steps: dict[Mode, int], value: torch.dtype, size: int) -> Transfer:
-    """The step that writes an operand into a workspace, element by element."""
+    own = [
+        [mode for mode in group if aux_operands.moves(contraction, operand, mode)] for group in (row, (*others, *batch))
+    ]
+    steps, length, size = _workspace(own[0], own[1], value, rows)
     layout, function = _source(contraction, operand)
     aux_args = aux_operands.of_operand(contraction, operand)
     modes = [
@@ -180,12 +159,13 @@ def _pack(contraction: Contraction, operand: int, steps: dict[Mode, int], value:
     modes.sort(key=lambda mode: -mode.strides.d)
     stored = value_type(layout.dtype, contraction.arithmetic.product)
     permutation = Permutation(
-        modes=tuple(merged(modes)), x=layout, c=None, d=Layout.contiguous((size,), value),
+        modes=tuple(merged(modes)), x=layout, c=None, d=Layout.contiguous((planes * size,), value),
         compute=function.dtypes[0] if function is not None else stored, fn=function,
         conjugate=(contraction.conjugate_a, contraction.conjugate_b)[operand],
         text="·".join(mode.name for mode in modes),
     )  # fmt: skip
-    return Transfer(permutation, size=size, aux_args=aux_args)
+    transfer = Transfer(permutation, size=planes * size, aux_args=aux_args)
+    return TensorView(permutation.d, workspace_strides(contraction, steps), transfer), transfer, length
 
 
 # Names of the modes of extent 2, and of the one of extent 3.
@@ -291,7 +271,7 @@ def result_matrix(contraction: Contraction, pair: Sequence[TensorView]) -> Tenso
     total = contraction.arithmetic.accumulate
     if not any(view.layout.dtype.is_complex for view in pair):
         total = real(total)
-    steps, _, size = placed(*_rows(contraction, pair, _inner(contraction, pair)), total, padded=False)
+    steps, _, size = _workspace(*_rows(contraction, pair, _inner(contraction, pair)), total, padded=False)
     planes = size if any(view.three_planes for view in pair) else 0
     layout = Layout.contiguous((max(size, 3 * planes),), total)
     compute = contraction.arithmetic.accumulate if planes else layout.dtype
@@ -303,7 +283,7 @@ def result_of_parts(contraction: Contraction, pair: Sequence[TensorView]) -> Ten
     """The result of products of both parts of A with both parts of B: two rows for each, added on the way to D."""
     inner = _inner(contraction, pair)
     total = contraction.arithmetic.accumulate
-    steps, length, size = placed(*_rows(contraction, pair, inner), total, rows=2, padded=False)
+    steps, length, size = _workspace(*_rows(contraction, pair, inner), total, rows=2, padded=False)
     layout = Layout.contiguous((size,), total)
     plain = _to_d(contraction, steps, layout, total)
     transfer = replace(

@@ -96,12 +96,12 @@ def _by_workspace(packs: Packs, product: Choice, written: Choice) -> tuple[Progr
 
 def pairs(a: Choice, b: Choice) -> bool:
     """Whether one launch packs both operands."""
-    from weft.gpu.permute.pair import PermuteMove, supports
+    from weft.gpu.permute.family import PermuteMove, supports_pair
     from weft.gpu.permute.schedule import PermuteSchedule
 
     if not all(isinstance(step.best.schedule, PermuteSchedule) for step in (a, b)):
         return False
-    return supports(*(PermuteMove(step.description, step.best.schedule) for step in (a, b)))  # type: ignore[arg-type]
+    return supports_pair(*(PermuteMove(step.description, step.best.schedule) for step in (a, b)))  # type: ignore[arg-type]
 
 
 def _seconds(step: Choice) -> float:

@@ -12,7 +12,7 @@ import torch
 from weft.fn import Pointwise
 from weft.gpu.common.constraints import LEAST_DOT, LINE, SECTOR, VECTOR
 from weft.gpu.common.splits import product_bytes
-from weft.gpu.common.tiling import A, B, D, by_stride
+from weft.gpu.common.tiling import A, B, D, by_stride, index_count, placed
 from weft.planner.schedule import Target
 from weft.spec import Contraction, Layout, Mode, Role, Strides, canonical
 from weft.spec.canonical import merged
@@ -85,7 +85,7 @@ def padded(contraction: Contraction, operand: int) -> Packing | None:
     row, others = _row(contraction, operand)
     size = layout.dtype.itemsize
     across = any(mode.strides[operand] * size % LINE for mode in others)
-    if not across or _count(row) * size < LEAST_PADDED:
+    if not across or index_count(row) * size < LEAST_PADDED:
         return None
     found = _packing(contraction, operand, row, others, "stored with padded rows", alone=True)
     return found._replace(gathered=False) if found is not None else None
@@ -124,8 +124,8 @@ def _packing(
     own = tuple([mode for mode in group if mode.strides[operand] or mode.role is tiled_dim] for group in (row, others))
     if arguments or not any(own):
         return None
-    pitches = _pitches(_count(own[0]), _count(own[1]), product.itemsize)
-    words, lines = (_steps(own[0], own[1], pitch) for pitch in pitches)
+    pitches = _pitches(index_count(own[0]), index_count(own[1]), product.itemsize)
+    words, lines = (placed(own[0], own[1], pitch) for pitch in pitches)
     if function is None and layout.dtype == product and layout.alignment >= VECTOR:
         same = (lines,) if alone else (words, lines)
         if {mode: mode.strides[operand] for mode in lines} in same:
@@ -142,16 +142,6 @@ def _packing(
     return Packing(permutation, tuple(lines.get(mode, 0) for mode in contraction.modes))
 
 
-def _steps(row: Sequence[Mode], others: Sequence[Mode], pitch: int) -> dict[Mode, int]:
-    """Strides of all modes in a workspace whose rows are so many elements apart."""
-    steps: dict[Mode, int] = {}
-    for group, step in ((row, 1), (others, pitch)):
-        for mode in group:
-            steps[mode] = step
-            step *= mode.extent
-    return steps
-
-
 def _pitches(length: int, rows: int, size: int) -> tuple[int, int]:
     """Elements from one row of so many to the next: whole words, and what it is padded to."""
     if length == 1:
@@ -161,11 +151,6 @@ def _pitches(length: int, rows: int, size: int) -> tuple[int, int]:
     if line <= (1 + SLACK) * length or (long and rows * line * size <= SMALL):
         return word, line
     return word, sector if not long and rows * sector * size <= HOT else word
-
-
-def _count(modes: Sequence[Mode]) -> int:
-    """Indices of some modes together."""
-    return math.prod(mode.extent for mode in modes)
 
 
 MUCH_LARGER = 8  # times the elements that are packed: the product that any family may make of them

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from weft.gpu.common.constraints import VECTOR
-from weft.gpu.common.tiling import A, B, D, by_stride
+from weft.gpu.common.tiling import A, B, D, by_stride, index_count, placed
 from weft.spec import Arithmetic, Contraction, Layout, Mode, Role, Strides, canonical
 from weft.spec.canonical import merged
 from weft.spec.permutation import Permutation
@@ -94,14 +94,7 @@ def _steps(contraction: Contraction, row: Sequence[Mode], others: Sequence[Mode]
     """Strides of a workspace with its row contiguous and padded to whole words; both groups stand innermost first."""
     size = (contraction.d.dtype if _moves(contraction) else contraction.arithmetic.accumulate).itemsize
     words = max(1, VECTOR // size)
-    steps: dict[Mode, int] = {}
-    step = 1
-    for group, unit in ((row, words if others else 1), (others, 1)):
-        for mode in group:
-            steps[mode] = step
-            step *= mode.extent
-        step = -(-step // unit) * unit
-    return steps
+    return placed(row, others, -(-index_count(row) // words) * words)
 
 
 def _way(contraction: Contraction, steps: dict[Mode, int], by_library: bool) -> ResultWay:
