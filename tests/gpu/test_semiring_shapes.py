@@ -18,7 +18,7 @@ from weft.gpu.common.constraints import power_of_two
 from weft.gpu.common.tiling import TiledAxis
 from weft.gpu.semiring import family as semiring
 from weft.gpu.semiring.algebra import sums_exponentials
-from weft.gpu.semiring.model import thread_tile
+from weft.gpu.semiring.family import thread_tile
 from weft.gpu.semiring.schedule import MOST_HELD, fitting
 from weft.planner.schedule import Target
 from weft.spec import Contraction, Layout, Role

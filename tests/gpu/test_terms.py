@@ -16,9 +16,8 @@ from gpu.warp_specialized_cases import H200
 from weft.errors import UnsupportedError
 from weft.gpu.common.addressed import _Allocations
 from weft.gpu.common.launch import collected
-from weft.gpu.terms.launch import TermsProduct
+from weft.gpu.terms.launch import FIRST_COUNT, OperandTerms, TermsProduct, Verdict
 from weft.gpu.terms.model import joined_shift, terms_params
-from weft.gpu.terms.packing import FIRST_COUNT, OperandTerms, Verdict
 from weft.library import scheme as library_scheme
 from weft.library import split, split_family
 from weft.planner.schedule import Target

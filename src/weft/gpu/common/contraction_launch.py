@@ -83,7 +83,7 @@ class ContractionLaunch:
         reduce: KernelLaunch | None = None,
         partials: Layout | None = None,
     ) -> None:
-        self.kernels = (multiply,) if reduce is None else (multiply, reduce)
+        self.kernels: tuple[KernelLaunch, ...] = (multiply,) if reduce is None else (multiply, reduce)
         self._in_order, self._partials = itemgetter(*order), partials
         self._reads_c = C in order and multiply.layouts[order.index(C)] is not None
 

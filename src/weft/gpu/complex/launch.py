@@ -58,16 +58,18 @@ class ComplexOperation(NamedTuple):
 
 def complex_operation(
     layouts: Sequence[Layout | None], functions: Sequence[Pointwise | None], conjugate: tuple[bool, bool],
-    compute: torch.dtype, scale: torch.dtype | None, aux: AuxParams, precision: str = "",
+    compute: torch.dtype, scale: torch.dtype | None, result: torch.dtype, aux: AuxParams, precision: str = "",
 ) -> ComplexOperation:  # fmt: skip
     """The operation on tensors A, B, C and D by `fn`, `c_fn` and `epilogue`."""
-    split = [function and function.split_complex for function in functions]
-    types = [TRITON_TYPES[real(dtype)] if dtype is not None else None for dtype in (compute, scale, layouts[3].dtype)]  # type: ignore[union-attr]
+    fn, c_fn, epilogue = (function and function.split_complex for function in functions)
+    types = (TRITON_TYPES[real(dtype)] if dtype is not None else None for dtype in (compute, scale, result))
+    real_type, scale_type, result_type = types
+    a_kind, b_kind, c_kind, d_kind = map(kind_of, layouts)
     of_reals = tuple(function is not None and not function.dtypes[0].is_complex for function in functions)
-    results = [parts_of(function) for function in functions]
+    parts = [parts_of(function) for function in functions]
     return ComplexOperation(
-        *split, *types, precision, aux, *map(kind_of, layouts), conjugate, of_reals,
-        tuple(len(each) == 1 and each[0][1] > 0 for each in results), results[2],
+        fn, c_fn, epilogue, real_type, scale_type, result_type, precision, aux, a_kind, b_kind, c_kind, d_kind,
+        conjugate, of_reals, tuple(len(each) == 1 and each[0][1] > 0 for each in parts), parts[2],
     )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -170,18 +171,17 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
         stages = min(shape.stages, max(2, -(-contraction.k // depth)))  # no more than there are steps
         in_order = (TiledAxis(k_modes[::-1], depth),)
         k_orders = [in_order] if contraction.invariant else list(k_axes(k_modes, depth))
-        for m in outer_axes(m_modes, A, shape.m, RUNS, 2):
-            for n in outer_axes(n_modes, B, shape.n, RUNS, 2):
-                for k in k_orders:
-                    schedule = GettSchedule(m, n, k, shape.warps, stages, group=8, apart=apart)
-                    tiles = contraction.batch * tile_count(m_modes, m) * tile_count(n_modes, n)
-                    if tiles > MOST_PROGRAMS:
-                        excluded["a grid holds at most 2^31 - 1 blocks"] = None
-                    elif contraction.invariant:
-                        found.extend(_in_runs(contraction, schedule, tiles))
-                    else:
-                        found.append(schedule)
-                        found.extend(split_over(contraction, schedule, tiles, target, 1, FILLS, LEAST_SPLIT_STEPS))
+        sides = outer_axes(m_modes, A, shape.m, RUNS, 2), outer_axes(n_modes, B, shape.n, RUNS, 2)
+        for m, n, k in product(*sides, k_orders):
+            schedule = GettSchedule(m, n, k, shape.warps, stages, group=8, apart=apart)
+            tiles = contraction.batch * tile_count(m_modes, m) * tile_count(n_modes, n)
+            if tiles > MOST_PROGRAMS:
+                excluded["a grid holds at most 2^31 - 1 blocks"] = None
+            elif contraction.invariant:
+                found.extend(_in_runs(contraction, schedule, tiles))
+            else:
+                found.append(schedule)
+                found.extend(split_over(contraction, schedule, tiles, target, 1, FILLS, LEAST_SPLIT_STEPS))
     return Candidates(tuple(dict.fromkeys(found)), tuple(excluded))
 
 

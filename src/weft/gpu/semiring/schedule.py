@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import product
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -153,16 +154,15 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
         depth = min(shape.k, power_of_two(contraction.k))
         tile_m, tile_n = shape.m * power_of_two(shape.subtiles[0]), shape.n * power_of_two(shape.subtiles[1])
         held, (runs_m, runs_n) = (shape.rows, shape.columns), (_RUNS if count == 1 else () for count in shape.subtiles)
-        for m in outer_axes(m_modes, A, tile_m, runs_m, 8):
-            for n in outer_axes(n_modes, B, tile_n, runs_n, 8):
-                for k in run_orders(k_modes, A, B):
-                    axes = (m, n, (TiledAxis(k, depth),))
-                    schedule = SemiringSchedule(*axes, held, shape.warps, shape.stages, shape.subtiles)
-                    if (tiles := output_tiles(contraction, schedule)) > MOST_PROGRAMS:
-                        excluded["a grid holds at most 2^31 - 1 blocks"] = None
-                    else:
-                        found.append(schedule)
-                        found.extend(split_over(contraction, schedule, tiles, target, 2, FILLS, LEAST_STEPS))
+        sides = outer_axes(m_modes, A, tile_m, runs_m, 8), outer_axes(n_modes, B, tile_n, runs_n, 8)
+        for m, n, k in product(*sides, run_orders(k_modes, A, B)):
+            depths = (TiledAxis(k, depth),)
+            schedule = SemiringSchedule(m, n, depths, held, shape.warps, shape.stages, shape.subtiles)
+            if (tiles := output_tiles(contraction, schedule)) > MOST_PROGRAMS:
+                excluded["a grid holds at most 2^31 - 1 blocks"] = None
+            else:
+                found.append(schedule)
+                found.extend(split_over(contraction, schedule, tiles, target, 2, FILLS, LEAST_STEPS))
     return Candidates(tuple(dict.fromkeys(found)), tuple(excluded))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import NamedTuple
 
 from weft.gpu.common.constants import DeviceFunction
@@ -78,13 +79,12 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
         if reason is not None:
             excluded[reason] = None
             continue
-        for r in d_axes(d_modes, r_tile):
-            for k in k_axes(k_modes, k_tile):
-                schedule = SimtSchedule(r, k, warps=4)
-                if programs(contraction, schedule) > MOST_PROGRAMS:
-                    excluded["a grid holds at most 2^31 - 1 blocks"] = None
-                else:
-                    found.append(schedule)
+        for r, order in product(d_axes(d_modes, r_tile), run_orders(k_modes, A, B)):
+            schedule = SimtSchedule(r, (TiledAxis(order, k_tile),), warps=4)
+            if programs(contraction, schedule) > MOST_PROGRAMS:
+                excluded["a grid holds at most 2^31 - 1 blocks"] = None
+            else:
+                found.append(schedule)
     return Candidates(tuple(found), tuple(excluded))
 
 
@@ -98,12 +98,6 @@ def d_axes(modes: Sequence[Mode], tile: int) -> Iterator[tuple[TiledAxis, ...]]:
         if near is not None and near is not by_d[0]:
             run = min(32, tile // 4)
             yield (TiledAxis((near,), run), TiledAxis(tuple(mode for mode in by_d if mode is not near), tile // run))
-
-
-def k_axes(modes: Sequence[Mode], tile: int) -> Iterator[tuple[TiledAxis, ...]]:
-    """Ways to lay a tile over the modes of k: flattened in A's order, or in B's."""
-    for order in run_orders(modes, A, B):
-        yield (TiledAxis(order, tile),)
 
 
 def _misfit(r_tile: int, k_tile: int, size: int, k: int) -> str | None:

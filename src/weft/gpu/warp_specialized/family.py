@@ -26,7 +26,7 @@ from weft.gpu.warp_specialized.stationary_model import StationarySchedule, predi
 from weft.gpu.warp_specialized.stationary_model import candidates as stationary_candidates
 from weft.gpu.warp_specialized.views import TmaSchedule, in_kernel_order, n_parts, swap_ab, tensor_map
 from weft.planner.schedule import Candidates, Launch, Target
-from weft.spec import Contraction, Role
+from weft.spec import Contraction, Layout, Role
 from weft.spec.dtypes import FP8, MATRIX_SUMS, dtype_name
 
 # Of A's rows; of B's columns; of their second part along n where there is one.
@@ -120,6 +120,7 @@ def build(contraction: Contraction, schedule: WsSchedule | StationarySchedule, t
     contraction = in_kernel_order(contraction, schedule)
     maps, c, pointers = operand_maps(contraction, schedule), contraction.c, pointer_layouts(contraction)
     params: Any
+    stored: TensorMap | Layout
     partials = reduce = None
     if isinstance(schedule, StationarySchedule):
         kernel, params, stored = STATIONARY_KERNEL, stationary_params(contraction, schedule, target), contraction.d

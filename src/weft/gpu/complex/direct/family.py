@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 
 import torch
 
@@ -110,10 +111,9 @@ def _tilings(contraction: Contraction, shape: TileShape) -> Iterator[GettSchedul
     m_modes, n_modes, k_modes = (contraction.of_role(role) for role in (Role.M, Role.N, Role.K))
     depth = min(shape.k, max(LEAST_DOT, 1 << (contraction.k - 1).bit_length()))
     apart = contraction.arithmetic.precision == BF16X6.name
-    for m in outer_axes(m_modes, A, shape.m, RUNS, 2):
-        for n in outer_axes(n_modes, B, shape.n, RUNS, 2):
-            for k in k_axes(k_modes, depth):
-                yield GettSchedule(m, n, _single(k), shape.warps, shape.stages, group=8, apart=apart)
+    sides = outer_axes(m_modes, A, shape.m, RUNS, 2), outer_axes(n_modes, B, shape.n, RUNS, 2)
+    for m, n, k in product(*sides, k_axes(k_modes, depth)):
+        yield GettSchedule(m, n, _single(k), shape.warps, shape.stages, group=8, apart=apart)
 
 
 def _single(k: tuple[TiledAxis, ...]) -> tuple[TiledAxis, ...]:
@@ -195,7 +195,8 @@ def build(contraction: Contraction, schedule: DirectSchedule, target: Target) ->
     tensors = (contraction.a, contraction.b, contraction.c, contraction.d)
     op = complex_operation(
         tensors, (None, contraction.c_fn, contraction.epilogue), (contraction.conjugate_a, contraction.conjugate_b),
-        arithmetic.accumulate, arithmetic.accumulate, aux_params(contraction), arithmetic.precision,
+        arithmetic.accumulate, arithmetic.accumulate, contraction.d.dtype, aux_params(contraction),
+        arithmetic.precision,
     )  # fmt: skip
     layouts = [layout and as_elements(layout) for layout in tensors]
     pointers = [as_elements(each.layout) for each in contraction.aux if each.layout is not None]

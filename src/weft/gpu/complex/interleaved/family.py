@@ -170,7 +170,7 @@ def kernel_launch(transfer: Transfer, schedule: PermuteSchedule, target: Target)
     taken = (own.fn, (), own.c_fn, own.epilogue, own.outputs)
     op = complex_operation(
         (permutation.x, None, permutation.c, permutation.d), (permutation.fn, transfer.c_fn, transfer.epilogue),
-        (permutation.conjugate, False), permutation.compute, scale if scaled else None,
+        (permutation.conjugate, False), permutation.compute, scale if scaled else None, permutation.d.dtype,
         AuxParams._make(tuple(every[at] for at in each) for each in taken),
     )  # fmt: skip
     layouts = [layout and as_elements(layout) for layout in (permutation.x, permutation.c, permutation.d)]

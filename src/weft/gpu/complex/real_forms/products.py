@@ -1,11 +1,15 @@
-"""A complex product as real ones: views of operands, the products, the result."""
+"""A complex product as real ones: views of operands, the products, the result.
+
+A step knows only those auxiliary operands that it takes. The others have no strides in its modes, so that they keep no
+modes apart.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
@@ -13,12 +17,52 @@ from weft.fn import Pointwise
 from weft.gpu.common.aux_operands import real, real_arithmetic
 from weft.gpu.common.constraints import VECTOR
 from weft.gpu.common.tiling import A, B, C, D, by_stride, index_count, placed
-from weft.gpu.complex.interleaved.family import Transfer
-from weft.gpu.complex.real_forms import aux_operands
+from weft.gpu.complex.interleaved.family import Transfer, TransferAux
 from weft.spec import Arithmetic, Contraction, Layout, Mode, Role, Strides, canonical
 from weft.spec.canonical import merged
 from weft.spec.dtypes import value_type
 from weft.spec.permutation import Permutation
+
+Positions: TypeAlias = tuple[int, ...]  # in the auxiliary operands of a contraction
+
+
+class ProductAux(NamedTuple):
+    """Auxiliary operands of a product, and its functions."""
+
+    places: Positions
+    fields: dict[str, Any]  # of the `Contraction` that the product is
+
+
+def transfer_aux(contraction: Contraction, *arguments: Positions) -> TransferAux:
+    """Auxiliary operands of a step whose functions, of X, of C and of the sum, take these; and results after D."""
+    places = tuple(sorted({at for each in arguments for at in each}))
+    within = (tuple(places.index(at) for at in each) for each in arguments)
+    return TransferAux(tuple(contraction.aux[at] for at in places), places, *within)
+
+
+def of_product(contraction: Contraction, functions: Sequence[Pointwise | None]) -> ProductAux:
+    """Auxiliary operands of a product that applies these functions to A and B, and nothing to C and D."""
+    arguments = [_arguments(contraction, at) if function is not None else () for at, function in enumerate(functions)]
+    taken = transfer_aux(contraction, *arguments)
+    fields = {
+        "a_fn": functions[A], "b_fn": functions[B], "c_fn": None, "epilogue": None, "aux": taken.aux,
+        "a_args": taken.fn, "b_args": taken.c_fn, "c_args": (), "epilogue_args": (),
+    }  # fmt: skip
+    return ProductAux(taken.places, fields)
+
+
+def aux_strides(mode: Mode, places: Positions) -> tuple[int, ...]:
+    """Strides of a mode in some of the auxiliary operands."""
+    return tuple(mode.strides.aux[at] for at in places)
+
+
+def moves(contraction: Contraction, operand: int, mode: Mode) -> bool:
+    """Whether an operand's values change along a mode: as it lies, or by its function's auxiliary operands."""
+    return bool(mode.strides[operand]) or any(aux_strides(mode, _arguments(contraction, operand)))
+
+
+def _arguments(contraction: Contraction, operand: int) -> Positions:
+    return (contraction.a_args, contraction.b_args)[operand]
 
 
 class TensorView(NamedTuple):
@@ -144,15 +188,15 @@ def _packed(
     batch = tuple(reversed(contraction.of_role(Role.BATCH)))
     row, others = (k, outer) if along_k else (outer, k)
     own = [
-        [mode for mode in group if aux_operands.moves(contraction, operand, mode)] for group in (row, (*others, *batch))
+        [mode for mode in group if moves(contraction, operand, mode)] for group in (row, (*others, *batch))
     ]
     steps, length, size = _workspace(own[0], own[1], value, rows)
     layout, function = _source(contraction, operand)
-    aux_args = aux_operands.of_operand(contraction, operand)
+    aux_args = transfer_aux(contraction, _arguments(contraction, operand))
     modes = [
         Mode(
             mode.labels, mode.extent, Role.M,
-            Strides(mode.strides[operand], 0, 0, step, *aux_operands.steps(mode, aux_args.places)),
+            Strides(mode.strides[operand], 0, 0, step, *aux_strides(mode, aux_args.places)),
         )
         for mode, step in steps.items()
     ]  # fmt: skip
@@ -212,14 +256,14 @@ def _described(
 ) -> dict[str, Any]:
     """Tensors, modes and functions of the product; strides of A, B, C and D multiplied by so much."""
     a, b = pair
-    left = aux_operands.of_product(contraction, (a.fn, b.fn))
+    left = of_product(contraction, (a.fn, b.fn))
     d_strides = result.strides if result is not None else strides_of(contraction, D)
     c_strides = (0,) * len(d_strides) if result is not None or contraction.c is None else strides_of(contraction, C)
     modes = [
         mode._replace(
             strides=Strides(
                 *(factor * stride for factor, stride in zip(factors, own, strict=True)),
-                *aux_operands.steps(mode, left.places),
+                *aux_strides(mode, left.places),
             )
         )
         for mode, *own in zip(contraction.modes, a.strides, b.strides, c_strides, d_strides, strict=True)
@@ -319,10 +363,10 @@ def _rows(contraction: Contraction, pair: Sequence[TensorView], inner: int) -> t
 def _to_d(contraction: Contraction, steps: dict[Mode, int], layout: Layout, compute: torch.dtype) -> Transfer:
     """The step that writes D from a workspace, C, C's function and the epilogue applied."""
     c = contraction.c
-    aux_args = aux_operands.of_result(contraction)
+    aux_args = transfer_aux(contraction, (), contraction.c_args, contraction.epilogue_args, contraction.outputs)
     modes = []
     for mode, step in steps.items():
-        aux = aux_operands.steps(mode, aux_args.places)
+        aux = aux_strides(mode, aux_args.places)
         in_c = mode.strides.c if c is not None else 0
         modes.append(Mode(mode.labels, mode.extent, Role.M, Strides(step, 0, in_c, mode.strides.d, *aux)))
     modes.sort(key=lambda mode: (-mode.strides.d, -mode.strides.a))

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from weft.gpu.common.tiling import A, B, D, by_stride
 from weft.gpu.complex.interleaved.family import Transfer
-from weft.gpu.complex.real_forms.aux_operands import of_product
 from weft.gpu.complex.real_forms.products import (
     TensorView,
     as_stored,
     both_complex,
     complex_product,
+    of_product,
     packed,
     planar,
     real_2x2,

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from weft import algebra as algebras
 from weft.errors import UnsupportedError
+from weft.fn import Pointwise, trace
 from weft.fn.pointwise import RecordedFunction
-from weft.gpu.composite.logsumexp.steps import (
-    MARKS,
-    SCALE,
-    factors_of,
-    largest_of,
-    marks_of,
-    operand_count,
-    product_of,
-    with_marks,
-)
+from weft.gpu.common.tiling import A, B
+from weft.planner.exponentials import RowMajor, least_sum, row_major
 from weft.planner.program import (
     SLOT_A,
     SLOT_B,
@@ -36,11 +31,180 @@ from weft.planner.program import (
     work,
 )
 from weft.planner.schedule import Candidates, Launch, Ranked, Target
-from weft.spec import Contraction
+from weft.spec import Arithmetic, Aux, Contraction, Layout, Mode, Role, Strides, canonical
 
 if TYPE_CHECKING:
     from weft.gpu.semiring.schedule import SemiringSchedule
     from weft.planner.planner import Choice
+
+
+# Logarithms, by accumulator: of what each factor is scaled by, exact in that type, so that products stay in range.
+SCALE = {torch.float32: 37.0, torch.float64: 332.0}
+
+
+def factor_fn(accumulate: torch.dtype) -> Pointwise:
+    """exp(value - top + scale), the rounding of both sums made good. A top of -inf is of a row without terms."""
+    scale = SCALE[accumulate]
+
+    def factor(value: Tensor, top: Tensor) -> Tensor:
+        top = torch.where(top == -math.inf, 0.0, top)
+        off, first = _sum(value, -top)
+        power, second = _sum(off, scale)
+        lost = torch.where(torch.abs(power) < math.inf, first + second, 0.0)
+        return torch.exp(power) * (1 + lost)
+
+    return trace(factor, (accumulate, accumulate), names=("top",), hook="factor")
+
+
+def _sum(x: Tensor, y: Any) -> tuple[Tensor, Tensor]:
+    """A rounded sum and what rounding took (Knuth, The Art of Computer Programming 2, 4.2.2, theorem B)."""
+    total = x + y
+    of_y = total - x
+    return total, (x - (total - of_y)) + (y - of_y)
+
+
+def epilogue_fn(contraction: Contraction) -> Pointwise:
+    """From a sum of products to the logarithm and on through the contraction's own epilogue; then the mark."""
+    accumulate = contraction.arithmetic.accumulate
+    scale = SCALE[accumulate]
+    bound = least_sum(contraction.k, accumulate, math.exp(scale))
+    down = math.exp(-2 * scale)  # which float64 must be able to take as well
+    bound = max(bound, 2 * torch.finfo(torch.float64).tiny / down)
+    own = contraction.epilogue
+    names = [f"aux{at}" for at in range(len(contraction.epilogue_args))]
+
+    def epilogue(total: Tensor, p: Tensor, q: Tensor, **aux_args: Tensor) -> tuple[Tensor, ...]:
+        empty = ((p == -math.inf) & (q < math.inf)) | ((q == -math.inf) & (p < math.inf))
+        value = (p.double() + q.double()) + torch.log(total.double() * down)
+        value = torch.where(empty, -math.inf, value).to(accumulate)
+        mark = ~((total >= bound) & (total < math.inf)) & ~empty
+        results = value if own is None else own._module.forward(value, *aux_args.values())  # type: ignore[attr-defined]
+        return (*results, mark) if isinstance(results, tuple) else (results, mark)
+
+    aux_args = own.dtypes[1:] if own is not None else ()
+    return trace(epilogue, (accumulate, accumulate, accumulate, *aux_args), names=("p", "q", *names), hook="epilogue")
+
+
+MARKS = "sums out of range"
+
+
+def largest_of(contraction: Contraction, operand: int) -> Contraction:
+    """The largest value of an operand over k."""
+    accumulate = contraction.arithmetic.accumulate
+    top = _top(contraction, operand)
+    modes = [
+        mode._replace(
+            role=Role.K if mode.role is Role.K else Role.M,
+            strides=Strides(mode.strides[operand], 0, 0, top.stride(mode)),
+        )
+        for mode in _own(contraction, operand)
+    ]
+    return _alone(
+        contraction, operand, modes, top.layout, algebra=algebras.max_plus.traced(accumulate),
+        a_fn=_function(contraction, operand),
+    )  # fmt: skip
+
+
+def factors_of(contraction: Contraction, operand: int) -> Contraction:
+    """The scaled exponentials of an operand's values under the largest."""
+    accumulate, product = contraction.arithmetic.accumulate, contraction.arithmetic.product
+    stored, top = _factors(contraction, operand), _top(contraction, operand)
+    modes = [
+        mode._replace(role=Role.M, strides=Strides(mode.strides[operand], 0, 0, stored.stride(mode), top.stride(mode)))
+        for mode in _own(contraction, operand)
+    ]
+    return _alone(
+        contraction, operand, modes, stored.layout, algebra=None, arithmetic=Arithmetic(product, accumulate),
+        a_fn=_function(contraction, operand), epilogue=factor_fn(accumulate), epilogue_args=(0,),
+        aux=(Aux("top", "operand", top.layout, accumulate),),
+    )  # fmt: skip
+
+
+def product_of(contraction: Contraction, precision: str) -> Contraction:
+    """The product of the exponentials, brought back to logarithms, and the marks."""
+    accumulate = contraction.arithmetic.accumulate
+    stored = [_factors(contraction, operand) for operand in (A, B)]
+    tops = [_top(contraction, operand) for operand in (A, B)]
+    marks = marks_of(contraction)
+    given = operand_count(contraction)
+    modes = [
+        mode._replace(strides=Strides(
+            *(each.stride(mode) for each in stored), 0, mode.strides.d, *mode.strides.aux[:given],
+            *(top.stride(mode) for top in tops), *mode.strides.aux[given:], marks.stride(mode),
+        ))
+        for mode in contraction.modes
+    ]  # fmt: skip
+    aux = (
+        *contraction.aux[:given],
+        *(Aux(f"top {n}", "operand", top.layout, accumulate) for n, top in enumerate(tops)),
+        *contraction.aux[given:],
+        Aux(MARKS, "output", marks.layout, torch.bool),
+    )
+    return canonical(
+        replace(
+            contraction, modes=tuple(modes), aux=aux, algebra=None, a=stored[A].layout, b=stored[B].layout,
+            arithmetic=Arithmetic(accumulate, accumulate, precision), a_fn=None, b_fn=None,
+            epilogue=epilogue_fn(contraction), epilogue_args=(given, given + 1, *contraction.epilogue_args),
+        )
+    )  # fmt: skip
+
+
+def with_marks(contraction: Contraction) -> Contraction:
+    """The contraction itself, which takes the marks as an operand."""
+    given = operand_count(contraction)
+    marks = marks_of(contraction)
+    modes = [
+        mode._replace(strides=Strides(
+            *mode.strides[:4], *mode.strides.aux[:given], marks.stride(mode), *mode.strides.aux[given:]
+        ))
+        for mode in contraction.modes
+    ]  # fmt: skip
+    aux = (*contraction.aux[:given], Aux(MARKS, "operand", marks.layout, torch.bool), *contraction.aux[given:])
+    return replace(contraction, modes=tuple(modes), aux=aux)
+
+
+def marks_of(contraction: Contraction) -> RowMajor:
+    """A mark for each element of D whose sum is out of range."""
+    own = contraction.of_role(Role.BATCH, Role.M, Role.N)
+    return row_major(sorted(own, key=lambda mode: -mode.strides.d), torch.bool)
+
+
+def operand_count(contraction: Contraction) -> int:
+    """Auxiliary operands and coordinates: further results come behind them."""
+    return sum(each.kind != "output" for each in contraction.aux)
+
+
+def _own(contraction: Contraction, operand: int) -> list[Mode]:
+    """The modes of A or B, as its factors are stored, outermost first: k innermost, in A's order for both."""
+    other = Role.N if operand == A else Role.M
+    own = [mode for mode in contraction.modes if mode.role is not other and mode.strides[operand]]
+    order = {mode: mode.strides.a or mode.strides.b for mode in contraction.of_role(Role.K)}
+    return sorted(own, key=lambda mode: (mode.role is Role.K, -order.get(mode, mode.strides[operand])))
+
+
+def _factors(contraction: Contraction, operand: int) -> RowMajor:
+    return row_major(_own(contraction, operand), contraction.arithmetic.accumulate)
+
+
+def _top(contraction: Contraction, operand: int) -> RowMajor:
+    """Where the largest values of an operand go."""
+    kept = [mode for mode in _own(contraction, operand) if mode.role is not Role.K]
+    return row_major(kept, contraction.arithmetic.accumulate)
+
+
+def _alone(contraction: Contraction, operand: int, modes: Sequence[Mode], d: Layout, **others: Any) -> Contraction:
+    """A contraction of one operand with a 0-d one."""
+    layout = (contraction.a, contraction.b)[operand]
+    plain: dict[str, Any] = {
+        "modes": tuple(modes), "a": layout, "b": Layout((), (), layout.dtype), "c": None, "d": d, "b_fn": None,
+        "c_fn": None, "epilogue": None, "aux": (), "a_args": (), "b_args": (), "c_args": (), "epilogue_args": (),
+    }  # fmt: skip
+    return canonical(replace(contraction, **plain | others))
+
+
+def _function(contraction: Contraction, operand: int) -> Pointwise | None:
+    return (contraction.a_fn, contraction.b_fn)[operand]
+
 
 __all__ = ["NAME", "build", "predict", "schedules", "supports"]
 
