@@ -200,14 +200,20 @@ class ModeInTile(NamedTuple):
     extent: int
 
 
-def modes_in_tile(axes: Sequence[KernelAxis], tensor: int) -> list[ModeInTile]:
-    """The modes of a tile that a tensor has."""
+def modes_in_tile(axes: Sequence[KernelAxis], tensor: int, on_average: bool = False) -> list[ModeInTile]:
+    """The modes of a tile that a tensor has; `on_average` a run also ends where a tile does, if the tile and the modes
+    that it spans do not divide one another."""
     found = []
     for axis in axes:
         rest = axis.tile
-        for extent, stride in zip(axis.extents, axis.strides[tensor], strict=True):
+        # Where nothing is moved, a plan is still made.
+        extents = [max(extent, 1) for extent in axis.extents] if on_average else axis.extents
+        for at, (extent, stride) in enumerate(zip(extents, axis.strides[tensor], strict=True)):
+            covered = min(rest, extent)
+            if on_average and at + 1 < len(extents) and max(rest, extent) % covered:
+                covered = max(1, rest * extent // (extent + rest - math.gcd(rest, extent)))
             if stride:
-                found.append(ModeInTile(stride, min(rest, extent), extent))
+                found.append(ModeInTile(stride, covered, extent))
             rest = -(-rest // max(extent, 1))
     return found
 

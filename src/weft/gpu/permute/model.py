@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from weft.gpu.common.constraints import LINE, REGISTERS, SECTOR, SHARED_MEMORY, WARPS, sm_count
-from weft.gpu.common.cost import Access, ModeInTile, run_of, tile_access
+from weft.gpu.common.cost import Access, modes_in_tile, run_of, tile_access
 from weft.gpu.common.release import ODD_RUNS_STATED
 from weft.gpu.common.tiling import TENSORS, A, C, D, KernelAxis, TiledAxis, TiledDim, rest, tiled_dim, wide, wide_index
 from weft.gpu.permute.schedule import PermuteSchedule, in_words, programs
@@ -23,7 +23,7 @@ def access_of(layout: Layout, tensor: int, dim: TiledDim, tiles: int = 1) -> Acc
     access = tile_access(layout, tensor, tiles, dim.axes)
     size = layout.dtype.itemsize
     width = min(access.width, max(start_divisor(tensor, dim), 1) * size)
-    stretch, together = _lane_run(dim.axes, tensor) * size, _mean_run(dim.axes, tensor) * size
+    stretch, together = _lane_run(dim.axes, tensor) * size, run_of(modes_in_tile(dim.axes, tensor, True)) * size
     return access._replace(width=width, stretch=stretch, together=together)
 
 
@@ -45,23 +45,6 @@ def tile_divisor(tensor: int, dim: TiledDim) -> int:
 def line_share(layout: Layout, tensor: int, dim: TiledDim) -> int:
     """Bytes of which all runs of a tensor start at a multiple, a whole line at most."""
     return math.gcd(LINE, tile_divisor(tensor, dim) * layout.dtype.itemsize)
-
-
-def _mean_run(axes: Sequence[KernelAxis], tensor: int) -> int:
-    """Elements of a tile that lie together on average: a run also ends where a tile does, if the tile and the modes
-    that it spans do not divide one another."""
-    found = []
-    for axis in axes:
-        rest = axis.tile
-        extents = [max(extent, 1) for extent in axis.extents]  # where nothing is moved, a plan is still made
-        for at, (extent, stride) in enumerate(zip(extents, axis.strides[tensor], strict=True)):
-            covered = min(rest, extent)
-            if at + 1 < len(axis.extents) and max(rest, extent) % covered:
-                covered = max(1, rest * extent // (extent + rest - math.gcd(rest, extent)))
-            if stride:
-                found.append(ModeInTile(stride, covered, extent))
-            rest = -(-rest // extent)
-    return run_of(found)
 
 
 def _lane_run(axes: Sequence[KernelAxis], tensor: int) -> int:

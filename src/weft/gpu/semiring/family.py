@@ -19,7 +19,7 @@ from weft.gpu.common.launch import common_reasons
 from weft.gpu.common.operation import operation
 from weft.gpu.common.tiling import TENSORS, A, B, OutputTiles, TiledAxis, TiledDim, tiled_dim, tiled_output
 from weft.gpu.semiring.algebra import exponential_constants, product_slots, sums_exponentials
-from weft.gpu.semiring.schedule import SemiringSchedule, subtile_axes
+from weft.gpu.semiring.schedule import NAME, SemiringSchedule, schedules, subtile_axes
 from weft.planner.coefficients import fitted
 from weft.planner.schedule import Launch, Target
 from weft.spec import Contraction
@@ -217,6 +217,8 @@ def _shared_reads(own: ThreadTile, depth: int, size: int, distinct: int) -> tupl
 
 
 KERNEL = DeviceFunction("weft.gpu.semiring.kernel", "semiring_kernel")
+
+__all__ = ["NAME", "build", "predict", "schedules", "supports"]
 
 LEAST_DIM = 8  # of m and n: less has nothing to share
 

@@ -45,6 +45,7 @@ from weft.gpu.warp_specialized.pipeline import (
     multiply,
     next_stage,
     output_tile_of,
+    parts_of_b,
     rows_of_a,
     split_of,
     start_roles,
@@ -130,10 +131,7 @@ def transformer(
         stage = PARAMS.b_first[PIPELINE] + position % PARAMS.stages
         mbarrier.wait(full.index(PARAMS.a_first[PIPELINE] * PARAMS.rounds + position % BARS), position // BARS & 1)
         # (2.3) Apply the function where the tiles lie.
-        if len(TMA.n_parts) == 2:
-            tiles = (b_tiles.index(stage), rest_tiles.index(stage))
-        else:
-            tiles = (b_tiles.index(stage),)
+        tiles = parts_of_b(b_tiles, rest_tiles, stage, PARAMS)
         transform_tiles(
             tiles, k_tile, K, TMA.b_along_k, TMA.masked, CONSUMER_WARPS, PARAMS.roles.elements, OP.b_fn, OP.product
         )  # fmt: skip

@@ -205,6 +205,15 @@ def tile_memory(
 
 
 @gluon.jit
+def parts_of_b(b_tiles, rest_tiles, stage, PARAMS: gl.constexpr):
+    """The tiles of B of one stage, one for each part along n."""
+    if len(PARAMS.tma.n_parts) == 2:
+        return b_tiles.index(stage), rest_tiles.index(stage)
+    else:
+        return (b_tiles.index(stage),)
+
+
+@gluon.jit
 def load_tile(
     tensor_map, tiles, stage, bar, batch_tile, outer_tile, k_tile, BATCH: gl.constexpr, OUTER: gl.constexpr,
     K: gl.constexpr, DIMS: gl.constexpr,

@@ -46,6 +46,7 @@ from weft.gpu.warp_specialized.pipeline import (
     load_b,
     meet_and_arrive,
     multiply,
+    parts_of_b,
     rows_of_a,
     tile_memory,
     wait_for_products,
@@ -125,10 +126,7 @@ def transform_stationary(shared, PARAMS: gl.constexpr, CONSUMER: gl.constexpr, O
     K: gl.constexpr = PARAMS.tma.k
     for step in range(CONSUMER, PARAMS.tma.steps, CONSUMERS):
         mbarrier.wait(loaded.index(step), 0)
-        if len(PARAMS.tma.n_parts) == 2:
-            tiles = (b_tiles.index(step), rest_tiles.index(step))
-        else:
-            tiles = (b_tiles.index(step),)
+        tiles = parts_of_b(b_tiles, rest_tiles, step, PARAMS)
         transform_tiles(
             tiles, step, K, PARAMS.tma.b_along_k, PARAMS.tma.masked, PARAMS.warps, ELEMENTS, OP.b_fn, OP.product
         )  # fmt: skip
