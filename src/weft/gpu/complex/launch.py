@@ -36,7 +36,7 @@ def function_reason(
 
 
 class ComplexOperation(NamedTuple):
-    """What a kernel computes of the parts of complex values; functions are None where there is none."""
+    """Operation of a kernel on the parts of complex values; functions are None where there is none."""
 
     fn: Any  # of the source that moves
     c_fn: Any
