@@ -93,12 +93,12 @@ def on_a_mesh() -> tuple[dict[str, tuple[str, str]], tuple[str, str], float]:
 
 def failing(plan: Any, a: torch.Tensor, b: torch.Tensor) -> None:
     """This rank's side of a call for which it has no memory."""
-    from weft.distributed.run.work import PartWork
+    from weft.distributed.run.work import RankWork
 
     def no(*_: Any, **keywords: Any) -> None:
         raise MemoryError("no room")
 
-    PartWork.multiply = no  # type: ignore[method-assign]
+    RankWork.multiply = no  # type: ignore[method-assign]
     with contextlib.suppress(MemoryError):
         plan(a, b)
 

@@ -10,7 +10,7 @@ import torch
 
 import weft
 from weft.cpu import jit
-from weft.cpu.machine_code import Code, CodeStore
+from weft.cpu.machine_code import CodeStore, MachineCode
 
 pytest.importorskip("numba")
 
@@ -100,7 +100,7 @@ WAYS: dict[str, Callable[[], Way]] = {
 def test_another_constant_compiles_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     way, kept, save = WAYS[name](), [], CodeStore.save
 
-    def counted(store: CodeStore, source: str, code: Code) -> None:  # of this process: others share the folder
+    def counted(store: CodeStore, source: str, code: MachineCode) -> None:  # of this process: others share the folder
         kept.append(source)
         save(store, source, code)
 

@@ -25,7 +25,7 @@ from weft.errors import WeftWarning
 pytest.importorskip("numba")
 
 from weft.cpu import jit, machine_code
-from weft.cpu.machine_code import Code, CodeStore
+from weft.cpu.machine_code import CodeStore, MachineCode
 from weft.machine import folder as folders
 from weft.machine.store import Store
 
@@ -36,7 +36,7 @@ from numba import cfunc
 def entry(x):
     return x * {factor}
 """
-CODE = Code("entry", ("memcpy",), bytes(range(256)) * 8)
+CODE = MachineCode("entry", ("memcpy",), bytes(range(256)) * 8)
 
 
 @pytest.fixture(autouse=True)
@@ -95,7 +95,7 @@ def test_code_that_needs_what_is_not_there_is_compiled_anew(monkeypatch: pytest.
     times(3)
     load = CodeStore.load
 
-    def with_more(store: CodeStore, source: str) -> Code | None:
+    def with_more(store: CodeStore, source: str) -> MachineCode | None:
         code = load(store, source)
         return code and code._replace(needs=(*code.needs, "a_function_of_another_numba"))
 

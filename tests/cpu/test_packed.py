@@ -22,7 +22,7 @@ pytest.importorskip("weft_kernels")
 
 from weft.cpu import jit, level, packed
 from weft.cpu.level import LEVELS
-from weft.cpu.machine_code import Code
+from weft.cpu.machine_code import MachineCode
 from weft.machine import folder as folders
 from weft.machine import pack
 from weft_kernels import build_cpu
@@ -140,7 +140,7 @@ def test_an_entry_that_needs_what_is_not_there_is_compiled(
     shelf.write_bytes(built)
     load = packed.load
 
-    def with_more(source: str) -> Code | None:
+    def with_more(source: str) -> MachineCode | None:
         code = load(source)
         return code and code._replace(needs=("a_function_of_another_library",))
 

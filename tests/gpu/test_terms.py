@@ -16,7 +16,7 @@ from gpu.warp_specialized_cases import H200
 from weft.errors import UnsupportedError
 from weft.gpu.common.addressed import _Allocations
 from weft.gpu.common.launch import collected
-from weft.gpu.terms.launch import FIRST_COUNT, OperandTerms, TermsProduct, Verdict
+from weft.gpu.terms.launch import FIRST_COUNT, OperandTerms, TermsProduct, TermsVerdict
 from weft.gpu.terms.model import joined_shift, terms_params
 from weft.library import scheme as library_scheme
 from weft.library import split, split_family
@@ -46,7 +46,7 @@ class Packed:
         schemes = (FP16X3, BF16X6) if looks else (BF16X6,)
         for side in sides:
             side.prepare(schemes, Layout.of(self.words) if looks else None)
-        verdict = Verdict(Layout.of(self.words), a.shape[-1], INTERPRETER)
+        verdict = TermsVerdict(Layout.of(self.words), a.shape[-1], INTERPRETER)
         verdict.clear(self.words)
         if looks:
             for side, x in zip(sides, given, strict=True):

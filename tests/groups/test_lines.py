@@ -10,7 +10,7 @@ import torch
 
 import weft
 from support import Backend
-from weft.gpu.grouped.launch import GroupKernel, Line, loop_is_faster
+from weft.gpu.grouped.launch import GroupKernel, GroupLine, loop_is_faster
 from weft.planner.schedule import Target
 from weft.spec import parse
 from weft.spec.dtypes import resolve
@@ -18,7 +18,7 @@ from weft.spec.group import GroupTable, contiguous_strides, group_form, group_ta
 from weft.testing import random_operand
 
 Pairs = list[tuple[torch.Tensor, torch.Tensor]]
-SINGLY, ALONG_K, ALONG_N, ALONG_M = Line(3, 1), Line(3, 4), Line(2, 4), Line(1, 4)
+SINGLY, ALONG_K, ALONG_N, ALONG_M = GroupLine(3, 1), GroupLine(3, 4), GroupLine(2, 4), GroupLine(1, 4)
 
 
 def pairs_of(shapes: list[tuple[int, int, int]], device: str, odd: int = 0, turned: bool = False) -> Pairs:
@@ -42,11 +42,11 @@ def check(results: Any, pairs: Pairs) -> None:
 
 CASES = {
     "whole vectors": ([(5, 8, 12), (17, 20, 4), (33, 4, 20)], False, (ALONG_K, ALONG_N, ALONG_N)),
-    "stored across": ([(8, 5, 12), (4, 17, 20)], True, (ALONG_M, Line(3, 1), Line(2, 4))),
+    "stored across": ([(8, 5, 12), (4, 17, 20)], True, (ALONG_M, GroupLine(3, 1), GroupLine(2, 4))),
     "k odd in one pair": ([(5, 8, 12), (17, 19, 4)], False, (SINGLY, ALONG_N, ALONG_N)),
-    "n odd in one pair": ([(5, 8, 11), (17, 20, 4)], False, (ALONG_K, Line(2, 1), Line(2, 1))),
+    "n odd in one pair": ([(5, 8, 11), (17, 20, 4)], False, (ALONG_K, GroupLine(2, 1), GroupLine(2, 1))),
     "empty pairs": ([(5, 8, 12), (0, 3, 4), (3, 0, 8), (3, 4, 0)], False, (ALONG_K, ALONG_N, ALONG_N)),
-    "extents of one": ([(1, 1, 4), (1, 1, 8)], False, (Line(0, 1), ALONG_N, ALONG_N)),
+    "extents of one": ([(1, 1, 4), (1, 1, 8)], False, (GroupLine(0, 1), ALONG_N, ALONG_N)),
 }
 
 

@@ -36,7 +36,7 @@ def called(site, buffer):
     """A call of XLA's with one operand there."""
     place = (ctypes.c_uint64 * 4)(0, 0, 0, buffer)
     operand = ctypes.c_void_p(ctypes.addressof(place))
-    frame = custom_call._Words(stage=custom_call._EXECUTE, args=ctypes.addressof(operand))
+    frame = custom_call._CallWords(stage=custom_call._EXECUTE, args=ctypes.addressof(operand))
     ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(site.address)(ctypes.addressof(frame))
 
 

@@ -22,7 +22,7 @@ import weft
 from tune_problems import choice_of, described
 from weft.api.describe import TARGETS
 from weft.cpu import machine_code
-from weft.cpu.machine_code import Code, CodeStore
+from weft.cpu.machine_code import CodeStore, MachineCode
 from weft.gpu.common import cubins
 from weft.gpu.common.cubin import Cubin
 from weft.gpu.common.tensor_maps import MapForm
@@ -222,7 +222,7 @@ def kept_cubins() -> Callable[[], bool]:
 
 def code() -> Callable[[], bool]:
     kept = CodeStore(folder.cache_directory() / "cpu" / SOFTWARE)
-    kept.save("a source", Code("entry", ("memcpy",), b"an object"))
+    kept.save("a source", MachineCode("entry", ("memcpy",), b"an object"))
 
     def read() -> bool:
         found = kept.load("a source")
@@ -335,7 +335,7 @@ def test_a_document_imports_no_module(cache: Path, monkeypatch: pytest.MonkeyPat
 
 def test_a_note_removes_no_file_elsewhere(cache: Path) -> None:
     kept = CodeStore(cache / "cpu" / SOFTWARE)
-    kept.save("a source", Code("entry", (), b"an object"))
+    kept.save("a source", MachineCode("entry", (), b"an object"))
     (cache / "mine.o").write_text("mine")
     (cache / "mine.o").chmod(0o600)
     [file] = (cache / "cpu" / SOFTWARE).glob("*.json")

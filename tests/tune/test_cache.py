@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import weft
 from weft.cli.main import app
-from weft.cpu.machine_code import Code, CodeStore
+from weft.cpu.machine_code import CodeStore, MachineCode
 from weft.machine.store import Store
 from weft.tune import cache as module
 
@@ -27,7 +27,7 @@ def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     for room in module.ABOUT:
         if room != module.MACHINE_CODE:
             Store(room).save({"a": room}, {"text": room})
-    CodeStore(root / module.MACHINE_CODE / SOFTWARE).save("a source", Code("entry", (), b"an object"))
+    CodeStore(root / module.MACHINE_CODE / SOFTWARE).save("a source", MachineCode("entry", (), b"an object"))
     return root
 
 

@@ -17,7 +17,7 @@ import torch
 from weft.algebra import NAMED
 from weft.api.lookup import Terms, find_plan, one_of, read_notation
 from weft.base.memory import check_room
-from weft.engine.calls import CALLS, Place
+from weft.engine.calls import CALLS, CallPlace
 from weft.errors import AccuracyError, UnsupportedError, WorkspaceError
 from weft.planner.options import Options
 from weft.planner.registry import need_triton
@@ -93,7 +93,7 @@ class _Planned(NamedTuple):
 def _planned(equation: Terms, a: torch.Tensor, b: torch.Tensor, options: Options) -> _Planned:
     """The facts of such a call, found again by its words and the layouts of its tensors."""
     said, tensors = options.said(), (a, b, *options.tensors.values())
-    found: tuple[_Planned | None, Place | None] = (None, None)
+    found: tuple[_Planned | None, CallPlace | None] = (None, None)
     if said is not None:
         found = CALLS.find(("return_arg", equation, said), tensors)
     known, place = found

@@ -15,7 +15,7 @@ from torch import fx
 Program = Callable[..., Any]
 
 
-class Groups(NamedTuple):
+class LabelGroups(NamedTuple):
     """The modes of two operands and D by where they stand, in D's order, or in A's."""
 
     batch: str
@@ -25,7 +25,7 @@ class Groups(NamedTuple):
     alone: str  # of one operand
 
     @classmethod
-    def of(cls, a: str, b: str, d: str) -> Groups:
+    def of(cls, a: str, b: str, d: str) -> LabelGroups:
         summed = "".join(x for x in a if x in b and x not in d)
         return cls(
             "".join(x for x in d if x in a and x in b), "".join(x for x in d if x not in b),
@@ -92,7 +92,7 @@ class GraphWriter:
 
     def product(self, a: fx.Node, term_a: str, b: fx.Node, term_b: str, term_d: str) -> fx.Node:
         """The contraction, contiguous: one product of matrices, or of elements where nothing is summed."""
-        groups = Groups.of(term_a, term_b, term_d)
+        groups = LabelGroups.of(term_a, term_b, term_d)
         a, term_a = self.summed_alone(a, term_a, groups.alone)
         b, term_b = self.summed_alone(b, term_b, groups.alone)
         batch, rows, columns, summed, _ = groups

@@ -22,7 +22,7 @@ from torch import fx
 
 from weft.algebra import NAMED
 from weft.api.entry import FEW
-from weft.autograd.graphs import GraphWriter, Groups, Program
+from weft.autograd.graphs import GraphWriter, LabelGroups, Program
 from weft.autograd.spec import A_FN, B_FN, C_FN, EPILOGUE, FIRST_OPERAND, A, B, Spec
 from weft.base.arrays import any_autocast, dispatch_modes
 from weft.fn.graphs import behind, results_of, run
@@ -129,7 +129,7 @@ class _CallWriter(GraphWriter):
     def _is_of_matrices(self) -> bool:
         """Whether both operands are matrices as they lie, one of their strides 1, and so is D."""
         spec = self.spec
-        batch, rows, columns, summed, alone = Groups.of(spec.term_a, spec.term_b, spec.term_d)
+        batch, rows, columns, summed, alone = LabelGroups.of(spec.term_a, spec.term_b, spec.term_d)
         if alone or not summed or spec.term_d not in (batch + rows + columns, batch + columns + rows):
             return False
         for at, term, kept in ((A, spec.term_a, rows), (B, spec.term_b, columns)):
@@ -153,7 +153,7 @@ class _CallWriter(GraphWriter):
             addend = self.aligned(self._through(C_FN, "c", spec.term_c), spec.term_c, spec.term_d)
         a = self._through(A_FN, "a", spec.term_a)
         if moves:
-            a, term = self.summed_alone(a, spec.term_a, Groups.of(spec.term_a, spec.term_b, spec.term_d).alone)
+            a, term = self.summed_alone(a, spec.term_a, LabelGroups.of(spec.term_a, spec.term_b, spec.term_d).alone)
             value = self.filled(self.aligned(a, term, spec.term_d), spec.term_d)
         else:
             b = self._through(B_FN, "b", spec.term_b)

@@ -76,7 +76,7 @@ U1 = Symmetry((0,), (False,))
 Z2 = Symmetry((2,), (False,))
 
 
-class Place(NamedTuple):
+class ChargePlace(NamedTuple):
     """Where the indices of some sectors lie in a fused leg."""
 
     charge: Charge
@@ -160,13 +160,13 @@ class Leg:
         return cls(legs[0].symmetry, sectors, sign, tuple(legs))
 
     @cached_property
-    def places(self) -> dict[tuple[Any, ...], Place]:
+    def places(self) -> dict[tuple[Any, ...], ChargePlace]:
         """For each combination of charges of the `parts` where it lies."""
         filled: dict[Charge, int] = {}
-        found: dict[tuple[Any, ...], Place] = {}
+        found: dict[tuple[Any, ...], ChargePlace] = {}
         for key, (charge, size) in _combined(self.parts, self.sign).items():
             start = filled.get(charge, 0)
-            found[key] = Place(charge, start, size)
+            found[key] = ChargePlace(charge, start, size)
             filled[charge] = start + size
         return found
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, fx
 
 from weft.cascades.elements import ElementFunctions
-from weft.cascades.frame import Frame, size_of, step_of
-from weft.cascades.program import Program, Values
+from weft.cascades.frame import CascadeFrame, size_of, step_of
+from weft.cascades.program import CascadeProgram, Values
 from weft.cascades.step import InputText, LabelText, StepForm, words_of
 from weft.cascades.terms import TYPES
 from weft.fn.pointwise import Pointwise
@@ -35,7 +35,7 @@ class Sides(NamedTuple):
     e: tuple[Label, ...]
 
     @classmethod
-    def of(cls, frame: Frame) -> Sides:
+    def of(cls, frame: CascadeFrame) -> Sides:
         """The sides of a frame."""
         first = frame.first
         e = () if frame.second is None else frame.second.n
@@ -46,7 +46,7 @@ class Sides(NamedTuple):
 class KernelArguments:
     """The arguments that all kernels of a program take."""
 
-    def __init__(self, program: Program, frame: Frame, known: Mapping[fx.Node, Label]) -> None:
+    def __init__(self, program: CascadeProgram, frame: CascadeFrame, known: Mapping[fx.Node, Label]) -> None:
         self.program, self.frame, self.known = program, frame, known
         self.functions = ElementFunctions(program, frame)
         self.sides = Sides.of(frame)

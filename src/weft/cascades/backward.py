@@ -17,7 +17,7 @@ from weft.cascades.blocks import Blocks
 from weft.cascades.evaluate import idle_labels, run_whole
 from weft.cascades.frame import Box, flipped, narrowed, transposed
 from weft.cascades.lowering import PEAK
-from weft.cascades.program import FINISHED, PRODUCT, Stage, Target, Tensors, Values
+from weft.cascades.program import FINISHED, PRODUCT, CascadeTarget, Stage, Tensors, Values
 from weft.cascades.transforms import gradients_of
 from weft.fn.reductions import is_reduction
 
@@ -126,7 +126,7 @@ class Gradients:
             self._marks = torch.ones_like(self.values[PRODUCT], dtype=torch.bool)
         return self._marks
 
-    def _through_target(self, target: Target, value: Tensor, box: Box) -> Tensor | None:
+    def _through_target(self, target: CascadeTarget, value: Tensor, box: Box) -> Tensor | None:
         grad = self.of_nodes.get(target.gives)
         if grad is None or target.kind == "product":
             return None
@@ -155,7 +155,7 @@ class Gradients:
             if not any(box[label][0] for label in idle_labels(target, self.program, self.frame)):
                 self.frame.place(counts, box).add_(equal.sum(self.frame.dims(labels), keepdim=True))
 
-    def selecting(self, stage: Stage) -> list[Target]:
+    def selecting(self, stage: Stage) -> list[CascadeTarget]:
         """Targets whose gradient goes to the selected elements."""
         return [each for each in stage.targets if each.kind in ("amax", "amin") and each.gives in self.of_nodes]
 

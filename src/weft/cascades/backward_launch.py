@@ -11,13 +11,13 @@ from torch import Tensor, fx
 from weft.base.kept import keep_if_captured
 from weft.cascades.arguments import BYTES, Call, KernelArguments, Launches, Outer, flat, tensor_map, term_map
 from weft.cascades.backward_kernel import ROUNDED, BackwardForm, backward_text, known_text
-from weft.cascades.frame import Frame, size_of
+from weft.cascades.frame import CascadeFrame, size_of
 from weft.cascades.hopper import GROUPS, ROWS, STAGES, WARPS, namespace
 from weft.cascades.hopper_backward import hopper_backward_text
 from weft.cascades.hopper_sums import hopper_sums_backward_text
 from weft.cascades.kernel import names
 from weft.cascades.masks import Stretches
-from weft.cascades.program import Program, Tensors, Values
+from weft.cascades.program import CascadeProgram, Tensors, Values
 from weft.cascades.serving import LEAST, LEAST_E, CascadeTile, unserved
 from weft.cascades.step import StepForm
 from weft.cascades.terms import BOUND, held, terms_of
@@ -30,7 +30,7 @@ _LONGEST = 256  # of K and E: a tile has all of both
 _HOPPER_LONGEST = 128  # that registers of the warp-specialised kernels hold
 
 
-def differentiates(program: Program, frame: Frame) -> bool:
+def differentiates(program: CascadeProgram, frame: CascadeFrame) -> bool:
     """Whether kernels make the gradients of A, B and C."""
     if unserved(program, frame) is not None or frame.products.accumulate != torch.float32:
         return False
@@ -40,14 +40,14 @@ def differentiates(program: Program, frame: Frame) -> bool:
     return stored and sums and all(size_of(frame, labels) <= _LONGEST for labels in sides)
 
 
-def hopper_tile(frame: Frame, widest: int) -> CascadeTile | None:
+def hopper_tile(frame: CascadeFrame, widest: int) -> CascadeTile | None:
     """The tile of the warp-specialised kernel, which makes all gradients; None for what it does not serve."""
     if frame.second is None or frame.products.product.itemsize > 2 or widest > _HOPPER_LONGEST:
         return None
     return CascadeTile(ROWS, GROUPS * ROWS, WARPS, STAGES, hopper=True)
 
 
-def backward_tiles(frame: Frame, widest: int) -> tuple[CascadeTile, CascadeTile]:
+def backward_tiles(frame: CascadeFrame, widest: int) -> tuple[CascadeTile, CascadeTile]:
     """The tiles of the kernel of the rows, and of that of the columns."""
     if frame.products.product.itemsize > 2:
         side = 32 if widest > 64 else 64
@@ -65,7 +65,7 @@ def sums_tiles(k: int) -> tuple[CascadeTile, CascadeTile]:
     return rows, rows._replace(m=rows.n, n=rows.m)
 
 
-def _sides(frame: Frame, k: int, e: int) -> tuple[int, int]:
+def _sides(frame: CascadeFrame, k: int, e: int) -> tuple[int, int]:
     """The indices of K and E that a tile has."""
     least = LEAST_E if frame.products.product.itemsize == 2 else LEAST
     return max(power_of_two(k), least), max(power_of_two(e), least)
@@ -153,8 +153,9 @@ class BackwardLaunch:
     """The kernels for gradients of a program: call it with what the forward pass was given and made."""
 
     def __init__(
-        self, program: Program, frame: Frame, known: Mapping[fx.Node, Label], hopper: bool = False, terms: bool = False
-    ) -> None:
+        self, program: CascadeProgram, frame: CascadeFrame, known: Mapping[fx.Node, Label], hopper: bool = False,
+        terms: bool = False,
+    ) -> None:  # fmt: skip
         """`hopper`: the warp-specialised kernels serve; `terms`: those of float32."""
         self.program, self.frame, self._terms = program, frame, terms
         self.arguments = KernelArguments(program, frame, known)

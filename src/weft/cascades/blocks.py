@@ -12,10 +12,10 @@ from torch import Tensor, fx
 from weft.base.cached import cached_property
 from weft.cascades.between import Between
 from weft.cascades.evaluate import State, recipe_of, run_whole
-from weft.cascades.frame import Box, Frame, size_of
+from weft.cascades.frame import Box, CascadeFrame, size_of
 from weft.cascades.lowering import PEAK
 from weft.cascades.masks import kept
-from weft.cascades.program import PRODUCT, Program, Stage, Target, Tensors, Values
+from weft.cascades.program import PRODUCT, CascadeProgram, CascadeTarget, Stage, Tensors, Values
 from weft.cascades.rows import LIMIT as ROWS_LIMIT
 from weft.cascades.rows import MOST_BOXES, StageRows
 from weft.cascades.sweeps import NotInRows
@@ -46,12 +46,12 @@ class Blocks:
     """The blocks of a program. `known` are the labels of coordinates by node, `limit` the most elements of a block."""
 
     def __init__(
-        self, program: Program, frame: Frame, written: Between, known: Mapping[fx.Node, Label], limit: int
+        self, program: CascadeProgram, frame: CascadeFrame, written: Between, known: Mapping[fx.Node, Label], limit: int
     ) -> None:
         self.program, self.frame, self.known, self.limit = program, frame, known, limit
         large = [node for node in written.reductions if written.large(node)]
         self._columns = frame.columns.union(*map(written.reduced, large))  # that a block is made along last
-        self._peaks = {node: Target(node, PEAK, node) for stage in program.stages for node in stage.peaks}
+        self._peaks = {node: CascadeTarget(node, PEAK, node) for stage in program.stages for node in stage.peaks}
         self._cuts: dict[tuple[Stage, bool], list[Box]] = {}
 
     # -- how large they are ----------------------------------------------------------------------------------------

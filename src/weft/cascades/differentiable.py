@@ -11,7 +11,7 @@ from torch import Tensor, fx
 from weft.base.arrays import grad_mode, without_autocast
 from weft.base.batched import each_of_batch
 from weft.cascades.backward import gradients
-from weft.cascades.program import FINISHED, PRODUCT, Program, Values
+from weft.cascades.program import FINISHED, PRODUCT, CascadeProgram, Values
 from weft.cascades.transforms import gradients_of, refuse_tangents
 
 #: What makes a result a view: torch refuses to write to those that a function returns, or that autograd has not seen.
@@ -20,10 +20,10 @@ VIEWS = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
 
 def differentiated(plan: Any, given: Sequence[Tensor]) -> list[Tensor]:
     """Results of a plan on A, B, C and operands, as the caller has them."""
-    return list(Differentiated.apply(_Run(plan), *given))
+    return list(DifferentiatedCascade.apply(_Run(plan), *given))
 
 
-class Differentiated(torch.autograd.Function):
+class DifferentiatedCascade(torch.autograd.Function):
     """A call that is made in one of several ways: in full, or by launches that were made before.
 
     A way has its `plan`, and gives results and states by `forward`, gradients by `backward`. Saved are the caller's
@@ -148,7 +148,7 @@ class _Run:
         )]  # fmt: skip
 
 
-def _selects(program: Program) -> bool:
+def _selects(program: CascadeProgram) -> bool:
     """Whether gradients go to elements that equal the largest or the smallest."""
     return any(target.kind in ("amax", "amin") for stage in program.stages for target in stage.targets)
 

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, fx
 
 from weft.base.cached import cached_property
-from weft.cascades.frame import Frame
+from weft.cascades.frame import CascadeFrame
 from weft.cascades.lowering import number_of
-from weft.cascades.program import Program, Target
+from weft.cascades.program import CascadeProgram, CascadeTarget
 from weft.cascades.step import PeakText, SumText
 from weft.fn.body import deciding
 from weft.fn.derivative import pull, recorded
@@ -25,7 +25,7 @@ aten = torch.ops.aten
 class ElementFunctions:
     """Functions of the stage of a program: of S, `inputs`, peaks and exponentials over those."""
 
-    def __init__(self, program: Program, frame: Frame) -> None:
+    def __init__(self, program: CascadeProgram, frame: CascadeFrame) -> None:
         self.between, self.frame, self.factor_node = program.between, frame, program.factor
         (self.stage,) = program.stages
         self.inputs = (*self.between.inputs[1:], *self.stage.known)
@@ -74,7 +74,7 @@ class ElementFunctions:
         return _over_weights(made.graph, 1 + len(self.inputs), [each.weighs for each in self.peaks])
 
     def _pulled(
-        self, function: RecordedFunction, count: int, places: Sequence[int], meets: Sequence[Target] = ()
+        self, function: RecordedFunction, count: int, places: Sequence[int], meets: Sequence[CascadeTarget] = ()
     ) -> RecordedFunction:
         """Gradients of a function's arguments at some places, of those and of `count` gradients; before them the value
         that `meets` C, whose gradient comes first."""

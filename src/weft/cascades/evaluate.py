@@ -15,9 +15,9 @@ from torch import Tensor, fx
 
 from weft.autograd.handed import bound
 from weft.cascades.between import Between
-from weft.cascades.frame import Box, Frame
+from weft.cascades.frame import Box, CascadeFrame
 from weft.cascades.lowering import PEAK
-from weft.cascades.program import Program, Target
+from weft.cascades.program import CascadeProgram, CascadeTarget
 from weft.fn.backward_rules import IN_PLACE_OF
 from weft.fn.reductions import is_reduction
 from weft.spec import Label
@@ -29,7 +29,9 @@ class Recipe:
     What is reduced here has all indices of the reduced modes.
     """
 
-    def __init__(self, nodes: Sequence[fx.Node], kept: Collection[fx.Node], between: Between, frame: Frame) -> None:
+    def __init__(
+        self, nodes: Sequence[fx.Node], kept: Collection[fx.Node], between: Between, frame: CascadeFrame
+    ) -> None:
         graph, made = fx.Graph(), set(nodes)
         self._given = [*dict.fromkeys(each for node in nodes for each in node.all_input_nodes if each not in made)]
         values = {node: graph.placeholder(f"x{at}") for at, node in enumerate(self._given)}
@@ -54,18 +56,18 @@ class Recipe:
 
 
 @lru_cache(maxsize=1024)
-def recipe_of(nodes: tuple[fx.Node, ...], kept: frozenset[fx.Node], between: Between, frame: Frame) -> Recipe:
+def recipe_of(nodes: tuple[fx.Node, ...], kept: frozenset[fx.Node], between: Between, frame: CascadeFrame) -> Recipe:
     """The recipe of operations, made once."""
     return Recipe(nodes, kept, between, frame)
 
 
-def run_whole(nodes: tuple[fx.Node, ...], between: Between, frame: Frame, values: dict[fx.Node, Tensor]) -> None:
+def run_whole(nodes: tuple[fx.Node, ...], between: Between, frame: CascadeFrame, values: dict[fx.Node, Tensor]) -> None:
     """Run small nodes, whole, and keep them."""
     if nodes:
         recipe_of(nodes, frozenset(nodes), between, frame).run(values)
 
 
-def operation(graph: fx.Graph, node: fx.Node, value: Callable[[fx.Node], fx.Node], frame: Frame) -> fx.Node:
+def operation(graph: fx.Graph, node: fx.Node, value: Callable[[fx.Node], fx.Node], frame: CascadeFrame) -> fx.Node:
     """An operation of a function in another graph, on tensors of all modes of S in order."""
     name = str(node.target._schema.name).partition("::")[2]  # type: ignore[union-attr]
     if name in ("full_like", "scalar_tensor"):
@@ -185,7 +187,7 @@ def softmax(value: Tensor, dims: tuple[int, ...]) -> Tensor:
     return weights / torch.where(total == 0, 1.0, total)
 
 
-def idle_labels(target: Target, program: Program, frame: Frame) -> list[Label]:
+def idle_labels(target: CascadeTarget, program: CascadeProgram, frame: CascadeFrame) -> list[Label]:
     """Labels along which all blocks make the same value: that of the first is taken. Blocks have others whole."""
     between = program.between
     reduced = () if target.kind in ("product", "store") else between.reduced(target.gives)
@@ -193,7 +195,7 @@ def idle_labels(target: Target, program: Program, frame: Frame) -> list[Label]:
     return [label for label in frame.order if label not in known]
 
 
-def stored_type(target: Target, between: Between, frame: Frame) -> torch.dtype:
+def stored_type(target: CascadeTarget, between: Between, frame: CascadeFrame) -> torch.dtype:
     """The type in which blocks store a value."""
     dtype: torch.dtype = target.gives.meta["dtype"]
     return frame.stored_as(dtype) if target.node in between.elementwise else dtype
@@ -202,7 +204,7 @@ def stored_type(target: Target, between: Between, frame: Frame) -> torch.dtype:
 class State:
     """A target: its sums, extremes and places so far, or what blocks have stored."""
 
-    def __init__(self, target: Target, program: Program, frame: Frame) -> None:
+    def __init__(self, target: CascadeTarget, program: CascadeProgram, frame: CascadeFrame) -> None:
         self.target, self.frame, kind = target, frame, target.kind
         between, dtype = program.between, target.gives.meta["dtype"]
         shape, start = frame.shape(between.modes[target.gives]), 0

@@ -214,7 +214,7 @@ class SecondAlgebra:
 
 
 @dataclass(frozen=True, eq=False)
-class Frame:
+class CascadeFrame:
     """Labels by role in both contractions, extents, the factor of the first, and how blocks are multiplied.
 
     `order` has the labels of S as blocks of it lie. `lone` are those that the second contraction sums over S alone.
@@ -311,7 +311,7 @@ class Frame:
         return turned(grad, self.second.x, self.order).expand(self.box_shape(box))
 
 
-def size_of(frame: Frame, labels: Sequence[Label]) -> int:
+def size_of(frame: CascadeFrame, labels: Sequence[Label]) -> int:
     return math.prod(frame.extents[label] for label in labels)
 
 
@@ -332,7 +332,7 @@ def frame_of(
     a: Labels, b: Labels, s: Labels, c: Labels | None, d: Labels | None, reduced: frozenset[Label],
     extents: Mapping[Label, int], alpha: float, products: BlockProducts, device: torch.device,
     stored: torch.dtype, algebra: SecondAlgebra | None = None,
-) -> Frame:  # fmt: skip
+) -> CascadeFrame:  # fmt: skip
     """The frame of labels that do not broadcast: the operand with more of what is summed gives S its columns."""
     summed = reduced if d is None else reduced | (set(s) - set(d))
     first = roles_of(a, b, s)
@@ -341,7 +341,7 @@ def frame_of(
         first = roles_of(b, a, s)
     first = ProductRoles(first.batch, _last(first.m, summed), _last(first.n, summed), first.k)
     second = None if c is None or d is None else _in_order(roles_of(first.result, c, d), first.result)
-    found = Frame(first, second, extents, alpha, products, device, swapped, stored, algebra)
+    found = CascadeFrame(first, second, extents, alpha, products, device, swapped, stored, algebra)
     if algebra is not None and (found.lone or set(c or ()) - {*s, *(d or ())}):
         raise UnsupportedError(
             f"the second contraction in the algebra {algebra.name} sums modes of S and C together: one that either has "

@@ -17,12 +17,12 @@ from weft.base.cached import cached_property
 from weft.base.kept import keep_if_captured
 from weft.cascades.arguments import BYTES, Call, KernelArguments, Launches, Outer, flat, tensor_map, term_map
 from weft.cascades.evaluate import run_whole
-from weft.cascades.frame import Frame
+from weft.cascades.frame import CascadeFrame
 from weft.cascades.hopper import ROWS, hopper_text, namespace
 from weft.cascades.hopper_sums import hopper_sums_text
 from weft.cascades.kernel import KernelForm, join_text, kernel_text, names
 from weft.cascades.masks import Stretches
-from weft.cascades.program import FINISHED, PRODUCT, Program, Tensors, Values
+from weft.cascades.program import FINISHED, PRODUCT, CascadeProgram, Tensors, Values
 from weft.cascades.serving import FEW, CascadeTile
 from weft.cascades.step import StepForm
 from weft.cascades.terms import held, terms_of
@@ -35,7 +35,7 @@ class CascadeLaunch:
     """The kernel for a program: call it with arranged tensors."""
 
     def __init__(
-        self, program: Program, frame: Frame, known: Mapping[fx.Node, Label], tile: CascadeTile,
+        self, program: CascadeProgram, frame: CascadeFrame, known: Mapping[fx.Node, Label], tile: CascadeTile,
         exact: CascadeTile | None = None,
     ) -> None:  # fmt: skip
         """`exact`: the tile for operands that terms do not hold."""

@@ -24,8 +24,8 @@ from torch import Tensor, fx
 from weft.base.arrays import outside_transforms
 from weft.base.cached import cached_property
 from weft.cascades.bounds import Bounds, bounds_of
-from weft.cascades.frame import Box, Frame, size_of
-from weft.cascades.program import Program, Stage
+from weft.cascades.frame import Box, CascadeFrame, size_of
+from weft.cascades.program import CascadeProgram, Stage
 from weft.fn.reductions import is_reduction
 from weft.gpu.common.driver import made_aside
 from weft.spec import Label
@@ -60,7 +60,7 @@ class Cuts:
         return low, high
 
 
-def cuts_of(frame: Frame, blocks: Mapping[Label, int]) -> Cuts:
+def cuts_of(frame: CascadeFrame, blocks: Mapping[Label, int]) -> Cuts:
     """The cuts of all labels; an extent of 0 is one empty block."""
     starts, sizes = [], []
     for label in frame.order:
@@ -72,7 +72,7 @@ def cuts_of(frame: Frame, blocks: Mapping[Label, int]) -> Cuts:
 
 
 def kept(
-    program: Program, stage: Stage, frame: Frame, blocks: Mapping[Label, int], known: Known
+    program: CascadeProgram, stage: Stage, frame: CascadeFrame, blocks: Mapping[Label, int], known: Known
 ) -> list[tuple[Box, frozenset[fx.Node]]]:
     """The boxes of a stage that add something, in order; the choices by `where` that are the first alternative in each.
 
@@ -88,7 +88,7 @@ def kept(
     return [(_box(frame, cuts, place), settled(place)) for place in map(tuple, np.argwhere(busy))]
 
 
-def _values(stage: Stage, frame: Frame, cuts: Cuts, known: Known) -> dict[fx.Node, Bounds | None]:
+def _values(stage: Stage, frame: CascadeFrame, cuts: Cuts, known: Known) -> dict[fx.Node, Bounds | None]:
     """The bounds of each value in each block."""
     values: dict[fx.Node, Bounds | None] = {}
     with outside_transforms():
@@ -115,14 +115,16 @@ def _settled(
     return lambda place: frozenset(node for node, holds in always.items() if holds[place])
 
 
-def _box(frame: Frame, cuts: Cuts, place: Sequence[Any]) -> Box:
+def _box(frame: CascadeFrame, cuts: Cuts, place: Sequence[Any]) -> Box:
     return {
         label: (int(cuts.starts[dim][at]), int(cuts.sizes[dim][at]))
         for dim, (label, at) in enumerate(zip(frame.order, place, strict=True))
     }
 
 
-def _idle(program: Program, stage: Stage, frame: Frame, values: Mapping[fx.Node, Bounds | None]) -> Array | None:
+def _idle(
+    program: CascadeProgram, stage: Stage, frame: CascadeFrame, values: Mapping[fx.Node, Bounds | None]
+) -> Array | None:
     """Whether each block adds nothing; None where nothing is known."""
     found: Array | None = None
     within = [node for node in stage.nodes if is_reduction(node)]
@@ -155,7 +157,7 @@ class Stretches:
     """
 
     def __init__(
-        self, program: Program, frame: Frame, known: Mapping[fx.Node, Label],
+        self, program: CascadeProgram, frame: CascadeFrame, known: Mapping[fx.Node, Label],
         along: tuple[Sequence[Label], Sequence[Label]], tile: tuple[int, int], closed: bool = False,
     ) -> None:  # fmt: skip
         self.program, self.frame, self.known, self.along, self.tile = program, frame, known, along, tile

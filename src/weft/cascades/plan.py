@@ -25,15 +25,15 @@ from weft.cascades.between import Between, check_reductions, recorded, traced
 from weft.cascades.blocks import Blocks, most_elements
 from weft.cascades.described import Described, Results, explained
 from weft.cascades.differentiable import differentiated
-from weft.cascades.frame import BlockProducts, Frame, SecondAlgebra, apart, as_it_lies, frame_of, size_of
+from weft.cascades.frame import BlockProducts, CascadeFrame, SecondAlgebra, apart, as_it_lies, frame_of, size_of
 from weft.cascades.launch import CascadeLaunch
 from weft.cascades.notation import CascadeNotation
-from weft.cascades.program import Program, Stage, Tensors, Values, program_of
+from weft.cascades.program import CascadeProgram, Stage, Tensors, Values, program_of
 from weft.cascades.repeated import Again, Repeated, Written
 from weft.cascades.rows import StageRows
 from weft.cascades.serving import Loops, Takeover, is_hopper, kernel_takes_over, tiles_for
 from weft.cascades.transforms import transformed
-from weft.cascades.whole import Writer
+from weft.cascades.whole import WholeWriter
 from weft.engine.calls import Calls
 from weft.errors import ArgumentError, DTypeError, UnsupportedError, call_context
 from weft.fn.fingerprint import fingerprint
@@ -92,7 +92,7 @@ class CascadePlan:
         limit = most_elements(said.device.type, types.accumulate, options.workspace_limit)
         algebra = None if options.algebra is None else options.algebra.name
         columns = self.frame.columns
-        self.program: Program = program_of(between, self.meets, columns, said.extents, limit, on_cpu, algebra)
+        self.program: CascadeProgram = program_of(between, self.meets, columns, said.extents, limit, on_cpu, algebra)
         self.between = self.program.between
         #: Whether results come as a tuple.
         self.several = len(self.between.outputs) > 1 or (self.between.several and not self.meets)
@@ -102,7 +102,7 @@ class CascadePlan:
         elements = size_of(self.frame, said.notation.s)
         self.loops = Loops(self.blocks.in_rows, Target(said.device.type), elements, options.specialize)
 
-    def _framed(self) -> Frame:
+    def _framed(self) -> CascadeFrame:
         """Labels by role."""
         said, types = self.said, self.types
         kind = said.device.type
@@ -289,7 +289,7 @@ class CascadePlan:
 
     def whole(self, wide: torch.dtype) -> TorchProgram:
         """The call as one program of torch's operations, computed in a type, of A, B, C, operands and coordinates."""
-        return Writer(self, wide).whole(*self._laid)
+        return WholeWriter(self, wide).whole(*self._laid)
 
     @cached_property
     def few(self) -> TorchProgram | None:
@@ -324,7 +324,7 @@ class CascadePlan:
         orders = [first.y, first.x] if self.frame.swapped else [first.x, first.y]
         tensors, operands = self._laid
         orders += [] if second is None else [second.y]
-        return Writer(self, self.frame.products.accumulate).arranging(tensors, orders, operands)
+        return WholeWriter(self, self.frame.products.accumulate).arranging(tensors, orders, operands)
 
     def _preparing(self, given: Sequence[Tensor], grads: bool) -> Callable[[], tuple[Any, Any]]:
         """The kernel and that of gradients compiled, for tensors like these."""

@@ -35,7 +35,7 @@ _LEAST_ROWS = 16  # of a block that has all of the reduced modes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Target:
+class CascadeTarget:
     """A value that blocks make: a "product" with C, something to "store", or a kind of reduction of `node`.
 
     `gives` is the node that has the value then: the reduction itself, or `node` where it is stored. A sum with a
@@ -55,7 +55,7 @@ class Stage:
     `peaks` are reductions that are known as far as the blocks go; `first` are the nodes that they need.
     """
 
-    targets: tuple[Target, ...]
+    targets: tuple[CascadeTarget, ...]
     peaks: tuple[fx.Node, ...]
     first: tuple[fx.Node, ...]
     nodes: tuple[fx.Node, ...]
@@ -64,7 +64,7 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class CascadeProgram:
     """A `prelude` of small values, and stages in order.
 
     `product` is the node that meets C, and D their product times `factor`, where there is one. `whole` are the labels
@@ -84,7 +84,7 @@ class Program:
 def program_of(
     between: Between, meets: bool, columns: Collection[Label], extents: Mapping[Label, int], limit: int,
     lowers: bool = False, algebra: str | None = None,
-) -> Program:  # fmt: skip
+) -> CascadeProgram:  # fmt: skip
     """The program of a function, with blocks of at most `limit` elements of S.
 
     `meets`: its first result meets C, and `columns` are the labels that are summed there. `lowers`: reductions within
@@ -133,7 +133,7 @@ def _inner(between: Between, product: fx.Node | None) -> frozenset[fx.Node]:
 def _staged(
     between: Between, meets: bool, form: str, why: str, whole: frozenset[Label] = frozenset(),
     factor: fx.Node | None = None,
-) -> Program:  # fmt: skip
+) -> CascadeProgram:  # fmt: skip
     product = between.outputs[0] if meets else None
     results = between.outputs[1:] if meets else between.outputs
     if factor is not None:
@@ -141,7 +141,7 @@ def _staged(
     inside = frozenset(
         node for node in between.reductions if between.large(node) and set(between.reduced(node)) <= whole
     )
-    order = _Order(between, inside, results if product is None else (product, *results))
+    order = _StepOrder(between, inside, results if product is None else (product, *results))
     last = max(order.last(results), -1 if product is None else order.level[product])
     prelude, stages = order.tail(-1, results), []
     for level in range(last + 1):
@@ -154,17 +154,19 @@ def _staged(
         nodes = _sorted(between, between.ancestors([target.node for target in targets], given), given)
         tail = order.tail(level, results if level == last else ())
         stages.append(Stage(tuple(targets), peaks, first, nodes, known, tail))
-    return Program(between, product, factor, form, prelude, tuple(stages), whole, why)
+    return CascadeProgram(between, product, factor, form, prelude, tuple(stages), whole, why)
 
 
-def _scaled(between: Between, target: Target, given: frozenset[fx.Node], peaks: Collection[fx.Node]) -> Target:
+def _scaled(
+    between: Between, target: CascadeTarget, given: frozenset[fx.Node], peaks: Collection[fx.Node]
+) -> CascadeTarget:
     """A target with the peak that its sum is over."""
     behind = between.ancestors([target.node], given)
     scale = next((peak for peak in peaks if peak in behind), None)
-    return Target(target.node, target.kind, target.gives, scale)
+    return CascadeTarget(target.node, target.kind, target.gives, scale)
 
 
-class _Order:
+class _StepOrder:
     """The level of each value: the number of passes that come before it is known.
 
     `small` are values that follow from reductions over whole tensors and exist whole; `local` are small ones that
@@ -212,18 +214,18 @@ class _Order:
         large = [node for node in outputs if node in self.between.elementwise or node in self.local]
         return max([0, *made, *(self.level[node] for node in (*large, *self._stored()))])
 
-    def targets(self, level: int, outputs: Collection[fx.Node], product: fx.Node | None) -> list[Target]:
+    def targets(self, level: int, outputs: Collection[fx.Node], product: fx.Node | None) -> list[CascadeTarget]:
         """The values that a pass makes from its blocks."""
         found = []
         for node in self._accumulated():
             if self.level[node.args[0]] == level:  # type: ignore[index]
-                found.append(Target(node.args[0], str(node.args[1]), node))  # type: ignore[arg-type]
+                found.append(CascadeTarget(node.args[0], str(node.args[1]), node))  # type: ignore[arg-type]
         stored = [node for node in outputs if node in self.between.elementwise or node in self.local]
         for node in dict.fromkeys((*stored, *self._stored())):
             if self.level[node] == level:
-                found.append(Target(node, "store", node))
+                found.append(CascadeTarget(node, "store", node))
         if product is not None and self.level[product] == level:
-            found.append(Target(product, "product", product))
+            found.append(CascadeTarget(product, "product", product))
         return found
 
     def tail(self, level: int, outputs: Collection[fx.Node]) -> tuple[fx.Node, ...]:

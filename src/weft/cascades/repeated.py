@@ -16,7 +16,7 @@ from torch import Tensor
 from weft.autograd.graphs import Program
 from weft.base.kept import keep_if_captured
 from weft.cascades.arguments import Call
-from weft.cascades.differentiable import VIEWS, Differentiated
+from weft.cascades.differentiable import VIEWS, DifferentiatedCascade
 from weft.gpu.common.cubin import Cubin, parameter_sizes
 from weft.gpu.common.driver import DirectLaunch, launches_are_hooked
 from weft.machine.exactness import shortened
@@ -69,7 +69,7 @@ class Repeated:
         if torch._C._cuda_getDevice() != self._device:
             return None
         if self._grads:
-            found: Tensor = Differentiated.apply(self, *tensors)[0]
+            found: Tensor = DifferentiatedCascade.apply(self, *tensors)[0]
             return found
         with torch._C._ExcludeDispatchKeyGuard(VIEWS):
             return self._as_asked(self._forward(tensors)[0])

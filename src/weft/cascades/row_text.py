@@ -1,7 +1,7 @@
 """The source of a stage by rows, as numba compiles it: sweeps as loops along the columns, and states of rows in memory.
 
-Rows are drawn by a team of threads, some at a time. All that a row is given and leaves is a `Place`: an address, and a
-step along each dimension of S that is no column.
+Rows are drawn by a team of threads, some at a time. All that a row is given and leaves is a `RowPlace`: an address, and
+a step along each dimension of S that is no column.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from torch import fx
 
 from weft.cascades.between import Between
 from weft.cascades.evaluate import stored_type
-from weft.cascades.frame import Frame
+from weft.cascades.frame import CascadeFrame
 from weft.cascades.lowering import PEAK
-from weft.cascades.program import Target
+from weft.cascades.program import CascadeTarget
 from weft.cascades.sweeps import NotInRows, Sweep, Sweeps
 from weft.cpu import row_call
 from weft.cpu.gett.stages import HEAD, memory_functions
@@ -68,7 +68,7 @@ def entry(frame):
 """
 
 
-class Place(NamedTuple):
+class RowPlace(NamedTuple):
     """Memory that a row reads or writes: its role, its type, and the node whose value it has."""
 
     role: str  # "given", "x", "y", "d", "state", "best", "store"
@@ -79,14 +79,14 @@ class Place(NamedTuple):
 class RowText:
     """The source of a stage's sweeps. `outer`: S is no sum, and multiplied here."""
 
-    def __init__(self, between: Between, frame: Frame, sweeps: Sweeps, outer: bool) -> None:
+    def __init__(self, between: Between, frame: CascadeFrame, sweeps: Sweeps, outer: bool) -> None:
         self.between, self.frame, self.sweeps, self.outer = between, frame, sweeps, outer
         self.dims = len(frame.order) - len(sweeps.columns)
         self._reduced = {each.node for sweep in sweeps.sweeps for each in sweep.reductions}
         self.s, self.wide = between.inputs[0], set(sweeps.columns)
         self.dtype: torch.dtype = self.s.meta["dtype"]
         self.writer = NumbaWriter(parameters=True)
-        self.places: list[Place] = []
+        self.places: list[RowPlace] = []
         self._body = self.writer.lines
         self._rooms = 0
         self._known: dict[fx.Node, Held] = {}  # one for each row
@@ -97,7 +97,7 @@ class RowText:
 
     def _place(self, role: str, dtype: torch.dtype, which: fx.Node | None = None) -> str:
         """The pointer of a place."""
-        found = Place(role, dtype, which)
+        found = RowPlace(role, dtype, which)
         if found not in self.places:
             self.places.append(found)
         return f"p{self.places.index(found)}"
@@ -224,7 +224,7 @@ class RowText:
             found.append(_store(room, dtype, "j", self.writer.cast(held.name, held.dtype, dtype)))
         return found
 
-    def _stored(self, each: Target, held: Held, index: str) -> str:
+    def _stored(self, each: CascadeTarget, held: Held, index: str) -> str:
         """The line that stores a result."""
         dtype = stored_type(each, self.between, self.frame)
         name = self.writer.cast(held.name, held.dtype, dtype)
@@ -232,7 +232,7 @@ class RowText:
 
     # -- reductions ------------------------------------------------------------------------------------------------
 
-    def _reduce(self, each: Target) -> None:
+    def _reduce(self, each: CascadeTarget) -> None:
         """Reduce a row, into the state of the rows before where the result is not the row's own."""
         inside, result, let = each.gives in self.sweeps.inside, each.gives.meta["dtype"], self.writer.let
         where, dtype = ("s", self.dtype) if each.node is self.s and not self.outer else self._kept[each.node]
@@ -260,7 +260,7 @@ class RowText:
             chosen = let(f"{found} if better({found}, {known}, {sign}) else {known}")
             self._body.append(_store(pointer, result, "0", self.writer.cast(chosen, dtype, result)))
 
-    def _choose(self, each: Target, best: str, place: str, values: str, dtype: torch.dtype, sign: int) -> None:
+    def _choose(self, each: CascadeTarget, best: str, place: str, values: str, dtype: torch.dtype, sign: int) -> None:
         """The place of the best value so far, and that value."""
         source, places = each.node.meta["dtype"], self._place("state", torch.int64, each.gives)
         known = self.writer.cast(self.writer.let(_load(values, source, "0")), source, dtype)
@@ -271,7 +271,7 @@ class RowText:
             f"    {_store(places, torch.int64, '0', place)}",
         ]
 
-    def _peak(self, each: Target, new: str, kind: str, pointer: str) -> None:
+    def _peak(self, each: CascadeTarget, new: str, kind: str, pointer: str) -> None:
         """The peak of a row so far, 0 where it is infinite, and the factor for what was summed over the one before."""
         zero, let = f"{kind}(0)", self.writer.let
         if pointer:

@@ -18,9 +18,9 @@ from torch import Tensor, fx
 
 from weft.cascades import row_text as at
 from weft.cascades.evaluate import State
-from weft.cascades.frame import Box, Frame, size_of, step_of, turned
-from weft.cascades.program import PRODUCT, Program, Stage, Tensors
-from weft.cascades.row_text import Place, RowText
+from weft.cascades.frame import Box, CascadeFrame, size_of, step_of, turned
+from weft.cascades.program import PRODUCT, CascadeProgram, Stage, Tensors
+from weft.cascades.row_text import RowPlace, RowText
 from weft.cascades.sweeps import NotInRows, sweeps_of
 from weft.cpu import jit
 from weft.cpu import row_call as products
@@ -46,7 +46,7 @@ class Geometry(NamedTuple):
 class StageRows:
     """A stage in compiled loops. Raises `NotInRows` for one that has none."""
 
-    def __init__(self, program: Program, stage: Stage, frame: Frame) -> None:
+    def __init__(self, program: CascadeProgram, stage: Stage, frame: CascadeFrame) -> None:
         self.frame, dtype = frame, frame.products.accumulate
         if dtype not in (torch.float32, torch.float64):
             raise NotInRows("rows are of float32 and float64")
@@ -126,7 +126,7 @@ class StageRows:
     # -- what the code is told ---------------------------------------------------------------------------------------
 
     def _tensor(
-        self, place: Place, tensors: Tensors, values: Mapping[fx.Node, Tensor], states: Mapping[fx.Node, State]
+        self, place: RowPlace, tensors: Tensors, values: Mapping[fx.Node, Tensor], states: Mapping[fx.Node, State]
     ) -> Tensor:
         """The tensor of a place, whole, along S; columns lie side by side."""
         frame, (a, b, _) = self.frame, tensors

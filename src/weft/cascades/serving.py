@@ -19,9 +19,9 @@ import torch
 from weft.base.cached import cached_property
 from weft.base.log import log
 from weft.cascades.arguments import BYTES, LEAST_ROWS, Sides
-from weft.cascades.frame import Frame, size_of
+from weft.cascades.frame import CascadeFrame, size_of
 from weft.cascades.hopper import GROUPS, ROWS, STAGES, WARPS
-from weft.cascades.program import Program, Stage
+from weft.cascades.program import CascadeProgram, Stage
 from weft.cascades.rows import StageRows
 from weft.cascades.terms import BOUND, terms_for
 from weft.cpu import jit
@@ -76,7 +76,7 @@ class CascadeTile(NamedTuple):
         return f"{kind}, tiles of {self.m} x {self.n}{shared}"
 
 
-def unserved(program: Program, frame: Frame) -> str | None:
+def unserved(program: CascadeProgram, frame: CascadeFrame) -> str | None:
     """The reason why no kernel can run a program, in one sentence; None where one can."""
     first, second = frame.first, frame.second
     columns, rows = set(first.n), {*first.batch, *first.m}
@@ -103,7 +103,7 @@ def unserved(program: Program, frame: Frame) -> str | None:
     return None
 
 
-def tile_of(frame: Frame, processors: int = 1, hopper: bool = False) -> CascadeTile:
+def tile_of(frame: CascadeFrame, processors: int = 1, hopper: bool = False) -> CascadeTile:
     """The tile for a frame: as large as registers hold two of its products; few rows have their columns shared.
 
     `hopper`: the warp-specialised kernel is at hand.
@@ -127,7 +127,7 @@ def tile_of(frame: Frame, processors: int = 1, hopper: bool = False) -> CascadeT
 
 
 def tiles_for(
-    program: Program, frame: Frame, asked: bool, hopper: bool
+    program: CascadeProgram, frame: CascadeFrame, asked: bool, hopper: bool
 ) -> tuple[CascadeTile, CascadeTile | None] | None:
     """The tile of the kernel that serves a program, and that for operands which terms do not hold.
 
@@ -159,7 +159,7 @@ def _processors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
 
 
-def is_default(frame: Frame, tile: CascadeTile) -> bool:
+def is_default(frame: CascadeFrame, tile: CascadeTile) -> bool:
     """Whether the kernel serves on a Hopper GPU unasked: where it was measured to be faster than blocks.
 
     Small cascades stay with blocks, as a kernel takes seconds to compile.
@@ -173,7 +173,7 @@ def is_default(frame: Frame, tile: CascadeTile) -> bool:
     return tile.hopper or tile.maps or few or (item == 2 and tile.m < LEAST_ROWS)
 
 
-def is_quick(frame: Frame, tile: CascadeTile) -> bool:
+def is_quick(frame: CascadeFrame, tile: CascadeTile) -> bool:
     """Whether one contraction and its reductions take less time than the product alone and passes over it: float64
     took 0.35 of it at 64 terms, 0.65 at 256 and 1.07 at 1024, tf32x3 0.35 to 0.66, IEEE single precision 1 at 64."""
     k, item = size_of(frame, frame.first.k), frame.products.product.itemsize
@@ -184,7 +184,7 @@ def is_quick(frame: Frame, tile: CascadeTile) -> bool:
     return k <= 2 * _STAGE or tile.hopper or (frame.products.precision == "tf32x3" and not tile.terms)
 
 
-def _hopper_tile(frame: Frame, sides: Sides) -> CascadeTile | None:
+def _hopper_tile(frame: CascadeFrame, sides: Sides) -> CascadeTile | None:
     """The tile of the warp-specialised kernel; None for what it does not serve."""
     k, e, item = size_of(frame, sides.k), size_of(frame, sides.e), frame.products.product.itemsize
     rows = size_of(frame, sides.m)
@@ -200,7 +200,7 @@ def _hopper_tile(frame: Frame, sides: Sides) -> CascadeTile | None:
     return None
 
 
-def _terms(frame: Frame, sides: Sides, hopper: bool) -> int:
+def _terms(frame: CascadeFrame, sides: Sides, hopper: bool) -> int:
     """The terms that kernels multiply: of float32, where S is one matrix and C a column, or there is none.
 
     `hopper`: it is known how the matrix units cut off sums.
@@ -213,7 +213,7 @@ def _terms(frame: Frame, sides: Sides, hopper: bool) -> int:
     return terms if hopper or types.precision != "ieee_bound" else 0
 
 
-def _sums_tile(frame: Frame, sides: Sides, terms: int) -> CascadeTile | None:
+def _sums_tile(frame: CascadeFrame, sides: Sides, terms: int) -> CascadeTile | None:
     """The tile of the warp-specialised kernel of terms; None for what it does not serve."""
     k = max(power_of_two(size_of(frame, sides.k)), _LEAST_K)
     if not terms or size_of(frame, sides.m) < LEAST_ROWS:
@@ -223,14 +223,14 @@ def _sums_tile(frame: Frame, sides: Sides, terms: int) -> CascadeTile | None:
     return CascadeTile(GROUPS * ROWS, n, WARPS, min(stages, 4), k=k, hopper=True, terms=terms)
 
 
-def without_terms(frame: Frame, processors: int) -> CascadeTile:
+def without_terms(frame: CascadeFrame, processors: int) -> CascadeTile:
     """The tile for a frame whose values are multiplied as they are."""
     plain = replace(frame, products=copy(frame.products))
     plain.products.precision = "ieee"
     return tile_of(plain, processors)
 
 
-def _usual_tile(frame: Frame, sides: Sides, terms: int) -> CascadeTile:
+def _usual_tile(frame: CascadeFrame, sides: Sides, terms: int) -> CascadeTile:
     k, e = (size_of(frame, each) for each in (sides.k, sides.e))
     item = frame.products.product.itemsize
     staged = k > _LONGEST

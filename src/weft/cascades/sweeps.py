@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 from torch import fx
 
-from weft.cascades.frame import Frame
+from weft.cascades.frame import CascadeFrame
 from weft.cascades.lowering import PEAK
-from weft.cascades.program import Program, Stage, Target
+from weft.cascades.program import CascadeProgram, CascadeTarget, Stage
 from weft.fn.reductions import is_reduction
 from weft.spec import Label
 
@@ -35,7 +35,7 @@ class Sweep:
 
     numbers: tuple[fx.Node, ...]
     stored: tuple[fx.Node, ...]
-    reductions: tuple[Target, ...]
+    reductions: tuple[CascadeTarget, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +46,17 @@ class Sweeps:
     sweeps: tuple[Sweep, ...]
     given: tuple[fx.Node, ...]
     inside: frozenset[fx.Node]
-    product: Target | None
-    stores: tuple[Target, ...]
+    product: CascadeTarget | None
+    stores: tuple[CascadeTarget, ...]
 
 
-def sweeps_of(program: Program, stage: Stage, frame: Frame, in_memory: bool) -> Sweeps:
+def sweeps_of(program: CascadeProgram, stage: Stage, frame: CascadeFrame, in_memory: bool) -> Sweeps:
     """The sweeps of a stage, where S is `in_memory` or made element by element. Raises `NotInRows`."""
     between = program.between
     s, given = between.inputs[0], frozenset((*between.inputs[1:], *stage.known))
     inside = [node for node in dict.fromkeys((*stage.first, *stage.nodes)) if is_reduction(node)]
-    found = [Target(node.all_input_nodes[0], PEAK, node) for node in stage.peaks]
-    found += [Target(node.all_input_nodes[0], str(node.args[1]), node) for node in inside]
+    found = [CascadeTarget(node.all_input_nodes[0], PEAK, node) for node in stage.peaks]
+    found += [CascadeTarget(node.all_input_nodes[0], str(node.args[1]), node) for node in inside]
     found += [each for each in stage.targets if each.kind not in ("product", "store")]
     for each in found:
         if each.kind not in KINDS:
@@ -95,7 +95,7 @@ def sweeps_of(program: Program, stage: Stage, frame: Frame, in_memory: bool) -> 
     return Sweeps(columns, tuple(sweeps), ordered, frozenset(inside), product, stores)
 
 
-def _columns(program: Program, frame: Frame, found: Collection[Target]) -> tuple[Label, ...]:
+def _columns(program: CascadeProgram, frame: CascadeFrame, found: Collection[CascadeTarget]) -> tuple[Label, ...]:
     """The labels that every reduction reduces, which are the last of S; the last one where nothing is reduced."""
     if not frame.order:
         raise NotInRows("S is a number")
@@ -109,7 +109,7 @@ def _columns(program: Program, frame: Frame, found: Collection[Target]) -> tuple
 
 
 def _levels(
-    program: Program, wanted: list[fx.Node], given: frozenset[fx.Node], made: Collection[fx.Node]
+    program: CascadeProgram, wanted: list[fx.Node], given: frozenset[fx.Node], made: Collection[fx.Node]
 ) -> dict[fx.Node, int]:
     """The sweep in which each value that enters the wanted ones is known."""
     between = program.between

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, fx
 
 from weft.api.contract import contract
-from weft.autograd.graphs import GraphWriter, Groups, Program
+from weft.autograd.graphs import GraphWriter, LabelGroups, Program
 from weft.cascades.evaluate import operation, reduce_whole
 from weft.fn.reductions import is_reduction
 from weft.spec import Label
@@ -23,7 +23,7 @@ Shape = tuple[int, ...]
 Laid = tuple[Sequence[Label], Sequence[int]]  # a tensor's labels and its shape
 
 
-class Writer(GraphWriter):
+class WholeWriter(GraphWriter):
     """Writes a plan's two contractions and the function between them, computed in a type; a term has letters."""
 
     def __init__(self, plan: Any, wide: torch.dtype) -> None:
@@ -139,7 +139,7 @@ class Writer(GraphWriter):
         asked = self._term(self.plan.notation.d)
         own = "".join(label for label in asked if label in self.s or label in term)
         if frame.algebra is None:
-            groups = Groups.of(self.s, term, own)
+            groups = LabelGroups.of(self.s, term, own)
             made = groups.batch + groups.rows + groups.columns
             d = self.permuted(self.product(p, self.s, self._wide(right), term, made), made, own)
         else:

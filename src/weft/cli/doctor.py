@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class DoctorLine:
     """The self-test's result for one family of a backend."""
 
     backend: str
@@ -100,7 +100,7 @@ def _targets(backend: str, device: str | None) -> list[tuple[str, Target]]:
     ]
 
 
-def _lines(backend: str, target: Target) -> list[Line]:
+def _lines(backend: str, target: Target) -> list[DoctorLine]:
     """All families of a backend, tested now."""
     from weft.planner.registry import WITHOUT_TRITON, imported, short_name, triton_fault
     from weft.selftest.cases import trials
@@ -113,12 +113,12 @@ def _lines(backend: str, target: Target) -> list[Line]:
         by_family.setdefault(trial.family, {})[trial] = verdict
     lines = [_line(backend, family, own) for family, own in by_family.items()]
     if backend == "triton" and (fault := triton_fault()) is not None:
-        return [*lines, Line(backend, "all others", 0, 0.0, "broken", f"{fault}; {WITHOUT_TRITON}")]
+        return [*lines, DoctorLine(backend, "all others", 0, 0.0, "broken", f"{fault}; {WITHOUT_TRITON}")]
     broken = {trial.family: why for trial in trials(backend) if isinstance(why := imported(trial.family), str)}
-    return [*lines, *(Line(backend, short_name(name), 0, 0.0, "broken", why) for name, why in broken.items())]
+    return [*lines, *(DoctorLine(backend, short_name(name), 0, 0.0, "broken", why) for name, why in broken.items())]
 
 
-def _line(backend: str, family: str, own: Mapping[Trial, Verdict | None]) -> Line:
+def _line(backend: str, family: str, own: Mapping[Trial, Verdict | None]) -> DoctorLine:
     from weft.planner.registry import short_name
 
     found = [(trial.name, verdict) for trial, verdict in own.items() if verdict is not None]
@@ -128,7 +128,7 @@ def _line(backend: str, family: str, own: Mapping[Trial, Verdict | None]) -> Lin
     label = "not now" if not found else "failed" if failed else "passed" if ran else "not here"
     reasons = failed or absent or ([] if found else ["memory is short, or a CUDA graph is being captured"])
     seconds = sum(verdict.seconds for _, verdict in found)
-    return Line(backend, _named(family, short_name(family)), ran, seconds, label, "; ".join(reasons))
+    return DoctorLine(backend, _named(family, short_name(family)), ran, seconds, label, "; ".join(reasons))
 
 
 def _named(family: str, short: str) -> str:
@@ -159,7 +159,7 @@ def versions(target: Target) -> dict[str, str | None]:
     return found | {"device": target.name}
 
 
-def document(lines: Iterable[Line], software: Mapping[str, Mapping[str, str | None]]) -> dict[str, Any]:
+def document(lines: Iterable[DoctorLine], software: Mapping[str, Mapping[str, str | None]]) -> dict[str, Any]:
     """All of it as JSON."""
     from weft.machine.tested import components, together
 
@@ -178,7 +178,7 @@ def document(lines: Iterable[Line], software: Mapping[str, Mapping[str, str | No
     }
 
 
-def _print(lines: list[Line], software: Mapping[str, Mapping[str, str | None]]) -> None:
+def _print(lines: list[DoctorLine], software: Mapping[str, Mapping[str, str | None]]) -> None:
     screen = console()
     screen.print(_families(lines))
     for backend, found in software.items():
@@ -186,7 +186,7 @@ def _print(lines: list[Line], software: Mapping[str, Mapping[str, str | None]]) 
             screen.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
-def _families(lines: Iterable[Line]) -> Table:
+def _families(lines: Iterable[DoctorLine]) -> Table:
     from rich.table import Table
     from rich.text import Text
 

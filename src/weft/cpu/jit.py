@@ -25,7 +25,7 @@ from weft.base.memory import has_room
 from weft.base.settings import turns_off
 from weft.cpu import packed
 from weft.cpu.llvm import ROOM, need_room
-from weft.cpu.machine_code import Code, CodeStore
+from weft.cpu.machine_code import CodeStore, MachineCode
 from weft.machine.store import cache_directory
 
 _lock = RLock()
@@ -126,7 +126,7 @@ def _has_all(names: Iterable[str]) -> bool:
     return all(binding.address_of_symbol(name) for name in names)
 
 
-def _linked(code: Code) -> _Function | None:
+def _linked(code: MachineCode) -> _Function | None:
     from llvmlite import binding
 
     try:
@@ -185,7 +185,7 @@ def _made(source: str, kernel: bool) -> _Function:
         module = library._final_module
         declared = [each.name for each in (*module.functions, *module.global_variables) if each.is_declaration]
         needs = tuple(name for name in declared if not name.startswith("llvm."))
-        CodeStore(folder()).save(source, Code(entry.native_name, needs, content))
+        CodeStore(folder()).save(source, MachineCode(entry.native_name, needs, content))
     return _Function(int(entry.address), entry)
 
 

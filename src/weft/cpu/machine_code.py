@@ -29,7 +29,7 @@ _OFTEN = 64  # functions that are written before the number is looked at again
 _written = 0
 
 
-class Code(NamedTuple):
+class MachineCode(NamedTuple):
     """An object, and the name of a C callback in it."""
 
     symbol: str
@@ -61,7 +61,7 @@ class CodeStore:
         self._notes = Store(folder.name, folder.parent)
         self._objects = Folder(objects_of(folder))
 
-    def load(self, source: str) -> Code | None:
+    def load(self, source: str) -> MachineCode | None:
         """The code of a source, as this machine can run it; None where it is not there or is damaged."""
         key = _key(source)
         try:
@@ -78,13 +78,13 @@ class CodeStore:
         Folder(self._folder.parent).touch(self._folder.name)
         self._notes.touch(key)
         self._objects.touch(name)
-        return Code(note.symbol, note.needs, content)
+        return MachineCode(note.symbol, note.needs, content)
 
     def turn(self, source: str) -> AbstractContextManager[None]:
         """While other processes compile a source, wait for them; see `Folder.turn`."""
         return self._objects.turn(hashlib.sha256(source.encode()).hexdigest(), _PATIENCE)
 
-    def save(self, source: str, code: Code) -> None:
+    def save(self, source: str, code: MachineCode) -> None:
         """Keep the code of a source; a folder that cannot be written is a warning."""
         digest = hashlib.sha256(code.content).hexdigest()
         if self._objects.write(f"{digest}.o", code.content):

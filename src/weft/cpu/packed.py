@@ -10,7 +10,7 @@ import hashlib
 from functools import lru_cache
 
 from weft.cpu.level import host_level
-from weft.cpu.machine_code import Code
+from weft.cpu.machine_code import MachineCode
 from weft.machine import pack
 from weft.planner.code_digest import of_files
 
@@ -43,7 +43,7 @@ def is_there() -> bool:
     return shelf is not None and shelf.about.get("code") == digest()
 
 
-def load(source: str) -> Code | None:
+def load(source: str) -> MachineCode | None:
     """The code of a source; None where the pack has none for this host."""
     level = host_level()
     if level is None:
@@ -53,8 +53,8 @@ def load(source: str) -> Code | None:
     if found is None:
         return None
     needs, _, content = found.partition(b"\n")
-    return Code(symbol_of(key), tuple(needs.decode("ascii", "replace").split()), content)
+    return MachineCode(symbol_of(key), tuple(needs.decode("ascii", "replace").split()), content)
 
 
-def entry_of(code: Code) -> bytes:
+def entry_of(code: MachineCode) -> bytes:
     return " ".join(code.needs).encode() + b"\n" + code.content

@@ -36,7 +36,7 @@ _STRIDED = torch.strided  # read in every call
 _TYPES = {Tensor, Parameter}
 _KINDS = ("cpu", "cuda")  # of devices with an autocast of their own
 
-class Place(NamedTuple):
+class CallPlace(NamedTuple):
     """Where a call that is not known is kept once it is."""
 
     key: tuple[Any, ...]  # words, shapes, alignments
@@ -66,7 +66,7 @@ class Calls:
         self._lock = free_in_child(Lock())
         note_table(self)
 
-    def find(self, words: Hashable, tensors: Sequence[Any]) -> tuple[Any, Place | None]:
+    def find(self, words: Hashable, tensors: Sequence[Any]) -> tuple[Any, CallPlace | None]:
         """The call of these words on tensors that are alike, or None and where it is to be kept.
 
         There is no place within modes of torch, nor for arrays, nested tensors, and elements that have no memory.
@@ -95,9 +95,9 @@ class Calls:
                 recording, cast = entry.recording, entry.cast
                 if (recording is None or recording is torch.is_grad_enabled()) and (cast is None or cast == _cast()):
                     return entry.call, None
-        return None, Place(key, now)
+        return None, CallPlace(key, now)
 
-    def keep(self, place: Place | None, tensors: Sequence[Any], call: Any) -> None:
+    def keep(self, place: CallPlace | None, tensors: Sequence[Any], call: Any) -> None:
         """Keep what served a call for the calls to come; nothing where guards could not tell them apart."""
         if call is None or place is None or not keeps() or dispatch_modes() or is_transforming():
             return

@@ -29,7 +29,7 @@ from weft.fn.writer import Writer, computing
 Lowering = Callable[..., str]
 
 
-class Operation(NamedTuple):
+class OperationRow(NamedTuple):
     """How each language writes an operation, None where it has no code for it, and what it costs on a GPU.
 
     `slots` are issue slots for each element, or two figures for float32: of results that are rounded to half precision
@@ -85,10 +85,10 @@ def _form(text: str, whole: str | None = None, truth: str | None = None, kind: t
     return lowering
 
 
-def _row(general: Lowering | str, slots: float | tuple[float, float] = 1.0, **own: Lowering) -> Operation:
+def _row(general: Lowering | str, slots: float | tuple[float, float] = 1.0, **own: Lowering) -> OperationRow:
     """One lowering for all languages, but for those that have one of their own."""
     form = _form(general) if isinstance(general, str) else general
-    return Operation(**{"triton": form, "cuda": form, "numba": form, **own}, slots=slots)
+    return OperationRow(**{"triton": form, "cuda": form, "numba": form, **own}, slots=slots)
 
 
 # -- arithmetic --------------------------------------------------------------------------------------------------------
@@ -106,7 +106,7 @@ def _times(w: Writer, t: torch.dtype, x: Any, factor: Any) -> str:
     return value if factor == 1 else w.typed(f"{value} {'&' if t == torch.bool else '*'} {w.constant(factor, t)}", t)
 
 
-def _wrapping(symbol: str, plain: Lowering) -> Operation:
+def _wrapping(symbol: str, plain: Lowering) -> OperationRow:
     """A sum or a product; C++ has forms of its own for those of wide integers."""
 
     def lowering(w: Writer, t: torch.dtype, x: Any, y: Any, **alpha: Any) -> str:
@@ -227,15 +227,15 @@ def _rounded(name: str, w: Writer, t: torch.dtype, x: Any) -> str:
     return _called(name, w, t, x) if t.is_floating_point else w.operand(x, t)
 
 
-def _shift(symbol: str) -> Operation:
+def _shift(symbol: str) -> OperationRow:
     first, second, third = (partial(language.shift, symbol) for language in (triton, cuda, numba))
-    return Operation(first, second, third)
+    return OperationRow(first, second, third)
 
 
 # -- order, truth ------------------------------------------------------------------------------------------------------
 
 
-def _comparison(symbol: str) -> Operation:
+def _comparison(symbol: str) -> OperationRow:
     def lowering(w: Writer, t: torch.dtype, x: Any, y: Any) -> str:
         common = w.common(x, y)
         return f"{w.compared(x, common)} {symbol} {w.compared(y, common)}"
@@ -268,7 +268,7 @@ def _where(w: Writer, t: torch.dtype, condition: Any, x: Any, y: Any) -> str:
     return w.select(w.operand(condition, torch.bool), w.operand(x, t), w.operand(y, t))
 
 
-def _infinite(*signs: float) -> Operation:
+def _infinite(*signs: float) -> OperationRow:
     def lowering(w: Writer, t: torch.dtype, x: Any) -> str:
         kind = computing(w.common(x)) if w.language == "cuda" else w.common(x)
         if not kind.is_floating_point:
@@ -317,8 +317,8 @@ def _to_copy(w: Writer, t: torch.dtype, x: Any, *, dtype: torch.dtype) -> str:
     return w.cast(value, t, dtype)
 
 
-def _part(name: str) -> Operation:
-    return Operation(None, None, lambda w, t, x: f"{w.operand(x, w.common(x))}.{name}")
+def _part(name: str) -> OperationRow:
+    return OperationRow(None, None, lambda w, t, x: f"{w.operand(x, w.common(x))}.{name}")
 
 
 def _folded(w: Writer, t: torch.dtype, *arguments: Any, **keywords: Any) -> str:
@@ -330,28 +330,28 @@ def _folded(w: Writer, t: torch.dtype, *arguments: Any, **keywords: Any) -> str:
 _truths = partial(_form, kind=torch.bool)
 
 #: By the names of aten's operations.
-OPERATIONS: dict[str, Operation] = {
+OPERATIONS: dict[str, OperationRow] = {
     **{name: _row(partial(_called, name), _SLOTS.get(name, MANY)) for name in FUNCTIONS},
     **{name: _row(partial(_rounded, name)) for name in ("floor", "ceil", "trunc")},
     "expm1": _row(partial(_called, "expm1"), (6.0, 15.0), triton=triton.expm1),
     "tanh": _row(partial(_called, "tanh"), (10.0, 14.0), triton=triton.tanh),
-    "sigmoid": Operation(triton.sigmoid, cuda.sigmoid, numba.sigmoid, (4.0, 13.0)),
-    "elu": Operation(triton.elu, cuda.elu, numba.elu, (6.0, 9.0)),
+    "sigmoid": OperationRow(triton.sigmoid, cuda.sigmoid, numba.sigmoid, (4.0, 13.0)),
+    "elu": OperationRow(triton.elu, cuda.elu, numba.elu, (6.0, 9.0)),
     "gelu": _row(gelu.gelu, (10.5, 14.0), numba=numba.gelu),
     "add": _wrapping("+", partial(_sum, "+")), "sub": _wrapping("-", partial(_sum, "-")), "rsub": _row(_rsub),
     "mul": _wrapping("*", _form("{x} * {y}", truth="{x} & {y}")),
     # Triton's minus is 0 - x: it loses the sign of zero.
-    "neg": Operation(_form("{x} * {minus_one}", "{zero} - {x}"), cuda.negative, _form("-{x}")),
+    "neg": OperationRow(_form("{x} * {minus_one}", "{zero} - {x}"), cuda.negative, _form("-{x}")),
     "div": _row(_div, 9.0), "reciprocal": _row(lambda w, t, x: w.quotient(t, 1.0, x), 8.0), "fmod": _row(_fmod, MANY),
     "remainder": _row(_remainder, numba=_as_python("%", _remainder)),
     "floor_divide": _row(_floor_divide, numba=_as_python("//", _floor_divide)),
     "pow": _row(_pow, MANY), "round": _row(_round),
-    "sign": Operation(
+    "sign": OperationRow(
         _form("({x} > {zero}).to({T}) - ({x} < {zero}).to({T})", truth="{x}"),
         _form("{T}({x} > {zero}) - {T}({x} < {zero})", truth="{x}"),
         numba.sign,
     ),
-    "abs": Operation(_form("tl.abs({x})"), cuda.absolute, _form("abs({x})")),
+    "abs": OperationRow(_form("tl.abs({x})"), cuda.absolute, _form("abs({x})")),
     **{name: _comparison(symbol) for name, symbol in (
         ("eq", "=="), ("ne", "!="), ("lt", "<"), ("le", "<="), ("gt", ">"), ("ge", ">="),
     )},
@@ -361,10 +361,10 @@ OPERATIONS: dict[str, Operation] = {
     "where": _row(_where), "masked_fill": _row(lambda w, t, x, mask, value: _where(w, t, mask, value, x)),
     "logical_and": _row(_truths("{x} & {y}")), "logical_or": _row(_truths("{x} | {y}")),
     "logical_xor": _row(_truths("{x} != {y}"), triton=_truths("{x} ^ {y}")),
-    "logical_not": Operation(_truths("~{x}"), _truths("!{x}"), _truths("not {x}")),
+    "logical_not": OperationRow(_truths("~{x}"), _truths("!{x}"), _truths("not {x}")),
     "bitwise_and": _row("{x} & {y}"), "bitwise_or": _row("{x} | {y}"),
     "bitwise_xor": _row("{x} ^ {y}", numba=_form("{x} ^ {y}", truth="{x} != {y}")),
-    "bitwise_not": Operation(
+    "bitwise_not": OperationRow(
         _form("{x} ^ {minus_one}"), _form("~{x}", truth="!{x}"), _form("~{x}", truth="not {x}")
     ),
     **dict.fromkeys(("bitwise_left_shift", "__lshift__"), _shift("<<")),
@@ -373,7 +373,7 @@ OPERATIONS: dict[str, Operation] = {
     "signbit": _row(_signbit), "view": _row(_view, 0.0), "_to_copy": _row(_to_copy), "detach": _row("{x}"),
     "copy": _row(lambda w, t, x, source: w.operand(source, t), 0.0), "full_like": _row(_folded, 0.0),
     "scalar_tensor": _row(_folded, 0.0), "real": _part("real"), "imag": _part("imag"),
-    "conj_physical": Operation(None, None, lambda w, t, x: w.operand(x, t) + ".conjugate()" * t.is_complex),
+    "conj_physical": OperationRow(None, None, lambda w, t, x: w.operand(x, t) + ".conjugate()" * t.is_complex),
 }  # fmt: skip
 OPERATIONS["sgn"] = OPERATIONS["sign"]
 for _name in ("erfinv", "nextafter"):  # torch's operations run them on the CPU

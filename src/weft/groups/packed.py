@@ -34,7 +34,7 @@ Pair = tuple[int, int, int]  # a part of A, one of B, and a weight
 _WIDE = (torch.float32, torch.float64, torch.complex64, torch.complex128)
 
 
-class Parts(Protocol):
+class PackedParts(Protocol):
     """The parts of a packed tensor: a structure of blocks, or lists."""
 
     @property
@@ -71,9 +71,9 @@ class Products(NamedTuple):
     times B's part j."""
 
     notation: Notation  # of a product
-    a: Parts
-    b: Parts
-    d: Parts
+    a: PackedParts
+    b: PackedParts
+    d: PackedParts
     pairs: tuple[tuple[int, tuple[Pair, ...]], ...]  # k, and its pairs
 
     def derivative(self, side: int) -> Products:
@@ -158,7 +158,7 @@ class PackedPlan:
         alike = x.dtype == y.dtype and (x.dtype in _WIDE or not any(options.functions))
         if self.products.by_pairs or partly or not alike or replace(options, functions=NO_FUNCTIONS) != self._options:
             return part_by_part(self.products, options, x, y)
-        made: torch.Tensor = _Product.apply(self, _applied(first, x), _applied(second, y))
+        made: torch.Tensor = _PackedProduct.apply(self, _applied(first, x), _applied(second, y))
         return _applied(last, made)
 
 
@@ -196,7 +196,7 @@ def _applied(function: Any, tensor: torch.Tensor) -> torch.Tensor:
     return tensor if function is None else cast(torch.Tensor, permute(tensor, (modes, modes), fn=function))
 
 
-class _Product(torch.autograd.Function):
+class _PackedProduct(torch.autograd.Function):
     """A sum of products, from packed tensors to a packed one; its derivatives are such sums."""
 
     @staticmethod
@@ -216,14 +216,14 @@ class _Product(torch.autograd.Function):
         for side in range(2):
             wanted = ctx.needs_input_grad[1 + side]
             other = tensors[1 - side].conj()
-            found.append(_Product.apply(ctx.plan.derivative(side, grad, other), grad, other) if wanted else None)
+            found.append(_PackedProduct.apply(ctx.plan.derivative(side, grad, other), grad, other) if wanted else None)
         return None, *found
 
     @staticmethod
     def jvp(ctx: Any, _plan: None, dx: torch.Tensor | None, dy: torch.Tensor | None) -> Any:
         x, y = ctx.saved_tensors
         pairs = [(one, other) for one, other in ((dx, y), (x, dy)) if one is not None and other is not None]
-        parts = [_Product.apply(ctx.plan, *pair) for pair in pairs]
+        parts = [_PackedProduct.apply(ctx.plan, *pair) for pair in pairs]
         return parts[0] if len(parts) == 1 else parts[0] + parts[1]
 
     @staticmethod

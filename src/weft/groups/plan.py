@@ -19,7 +19,7 @@ from weft.base.dispatch import is_traced, outside_graphs
 from weft.base.figures import counted, given, si
 from weft.base.kept import is_capturing
 from weft.base.memory import new_tensor
-from weft.engine.calls import CALLS_OF_LISTS, Place, guards_of
+from weft.engine.calls import CALLS_OF_LISTS, CallPlace, guards_of
 from weft.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, call_context
 from weft.fn.watched import Watched
 from weft.groups.at_once import at_once
@@ -27,7 +27,7 @@ from weft.groups.gradient import USUAL, with_gradient
 from weft.groups.launch import check_single, is_for_library, launch_of
 from weft.groups.one_by_one import check_added, check_places, one_by_one
 from weft.groups.operands import Stack, addresses_of, as_operands, read_pairs, stack_of, without_views
-from weft.groups.results import Places, Results
+from weft.groups.results import GroupResults, Places
 from weft.planner.options import Options
 from weft.plans.derivatives import asked_of_many, detached
 from weft.plans.resolving import resolved
@@ -65,7 +65,7 @@ def contract_pairs(
 
 def _known(
     notation: Notation, operands: Sequence[Any], options: Options
-) -> tuple[GroupedPlan | None, Place | None]:
+) -> tuple[GroupedPlan | None, CallPlace | None]:
     """The plan of an earlier group, or where it is to be kept.
 
     A plan's tables are in the memory of one stream's device, where a copy waits for the kernel before it; a captured
@@ -170,7 +170,7 @@ class GroupedPlan:
             return self._out.tensors
         buffer = new_tensor((self._places.size,), self.dtype, a.device)
         self._launch(a, b, buffer)
-        return Results(buffer, self._places)
+        return GroupResults(buffer, self._places)
 
     def _takes(self, operands: list[Any]) -> bool:
         """Whether operands are known to have the plan's layouts, and no gradient is requested."""
@@ -325,7 +325,7 @@ class GroupedPlan:
         self._table.rows[:, 0], self._table.rows[:, 1], self._table.outputs[:, 0] = x, y, places
         self._launch = self._batched(stacks) or (None if self._apart else self._moved())
         if self._launch is None:
-            self._launch = _Described(self._one_by_one, "pairs contracted one by one")
+            self._launch = _DescribedGroup(self._one_by_one, "pairs contracted one by one")
         elif self._launch is self._own:
             self._begun = begun
 
@@ -359,7 +359,7 @@ class GroupedPlan:
             target = views[2] if len(views) == 3 else d.view(shape)
             contraction(terms, views[0], views[1], self._options, out=target)
 
-        return _Described(run, "one contraction with a batch mode")
+        return _DescribedGroup(run, "one contraction with a batch mode")
 
     def _one_by_one(self, a: torch.Tensor, b: torch.Tensor, d: torch.Tensor) -> None:
         places = self._out.tensors if self._out is not None else self._places.all(d)
@@ -371,7 +371,7 @@ class GroupedPlan:
             place.copy_(product)
 
 
-class _Described:
+class _DescribedGroup:
     """A launch that says what it is."""
 
     def __init__(self, run: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None], text: str) -> None:

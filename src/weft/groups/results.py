@@ -31,7 +31,7 @@ class Places:
         return list(map(buffer.as_strided, *self._views))
 
 
-class Results(Sequence[torch.Tensor]):
+class GroupResults(Sequence[torch.Tensor]):
     """Tensors in one `buffer`, at their `places`: views, made when the first is read."""
 
     def __init__(self, buffer: torch.Tensor, places: Places) -> None:

@@ -22,7 +22,7 @@ from weft.compiled.contraction import spelled_options
 from weft.compiled.text import stand_in, text_of
 from weft.errors import ArgumentError, call_context
 from weft.fn.binding import bind
-from weft.jax.custom_call import Spec, Tensors
+from weft.jax.custom_call import CustomCallSpec, Tensors
 from weft.jax.functions import as_torch
 from weft.jax.operation import SaidOperation, apply, by_torch, given_operands, name_of, said_keywords, spec_of, widened
 from weft.planner.options import NO_FUNCTIONS, Options
@@ -41,7 +41,7 @@ class ContractOperation(SaidOperation):
     recorded = True  # what it launches goes into XLA's CUDA graphs
 
     @staticmethod
-    def of(equation: Any, arrays: Sequence[Spec], options: Options) -> ContractOperation:
+    def of(equation: Any, arrays: Sequence[CustomCallSpec], options: Options) -> ContractOperation:
         """The contraction of such arrays, and with options whose operands stand for others."""
         a, b = ((each.dtype, len(each.shape)) for each in arrays[:2])
         return ContractOperation(spelled_options(equation, (a, b), "meta", options, False, False, False)[0])
@@ -56,14 +56,14 @@ class ContractOperation(SaidOperation):
         a, b = inputs.split(",")
         return a, b, d
 
-    def request(self, operands: Sequence[Spec]) -> Request:
+    def request(self, operands: Sequence[CustomCallSpec]) -> Request:
         """All of it resolved, of tensors without memory; raises what is wrong."""
         return self.call.request([each.empty() for each in operands])
 
-    def results(self, operands: Sequence[Spec]) -> tuple[Spec, ...]:
+    def results(self, operands: Sequence[CustomCallSpec]) -> tuple[CustomCallSpec, ...]:
         request = self.request(operands)
         shape = output_shape(request.notation, request.extents)
-        return tuple(Spec(shape, dtype) for dtype in self.call.types)
+        return tuple(CustomCallSpec(shape, dtype) for dtype in self.call.types)
 
     def run(self, operands: Tensors, results: Tensors) -> None:
         self.call.run(operands, out=results)
@@ -73,7 +73,7 @@ class ContractOperation(SaidOperation):
         out = tuple(results) if len(results) > 1 else results[0]
         return find_plan(self.call.equation, a, b, options).bind(a, b, out, operands=options.tensors or None)
 
-    def batched(self, places: Sequence[int | None], operands: Sequence[Spec]) -> ContractOperation | None:
+    def batched(self, places: Sequence[int | None], operands: Sequence[CustomCallSpec]) -> ContractOperation | None:
         options = self.call.options
         beside = {name: str(modes) for name, (modes, _) in options.operands.items()}
         letter, terms = widened([*self.terms[:2], *beside.values()], places, self.terms[2])
@@ -181,7 +181,7 @@ def check_keywords(call: str, keywords: Mapping[str, Any]) -> None:
 
 
 def _fused(
-    equation: Any, specs: Sequence[Spec], options: Options, functions: Mapping[str, Function | None]
+    equation: Any, specs: Sequence[CustomCallSpec], options: Options, functions: Mapping[str, Function | None]
 ) -> tuple[ContractOperation, dict[str, tuple[str, ...]]]:
     """The contraction with its functions as torch has them, and the names that each of them takes."""
     first = options.out_dtype[0] if isinstance(options.out_dtype, tuple) else options.out_dtype  # of several results

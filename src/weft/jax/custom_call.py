@@ -39,7 +39,7 @@ _thread = threading.local()
 _handlers: list[Any] = []  # XLA keeps their addresses for ever
 
 
-class Spec(NamedTuple):
+class CustomCallSpec(NamedTuple):
     """The shape and type of a buffer."""
 
     shape: tuple[int, ...]
@@ -50,7 +50,7 @@ class Spec(NamedTuple):
         return torch.empty(self.shape, dtype=self.dtype, device=device)
 
 
-class _Words(ctypes.Structure):
+class _CallWords(ctypes.Structure):
     """The words of a call frame that are read; sizes and extensions of nested structures between them."""
 
     _fields_ = (
@@ -110,8 +110,8 @@ def _function(at: Address) -> Any:
 
 
 def register(
-    name: str, platform: str, operands: Sequence[Spec], results: Sequence[Spec], run: Run, bound: Run,
-    recorded: bool = False,
+    name: str, platform: str, operands: Sequence[CustomCallSpec], results: Sequence[CustomCallSpec], run: Run,
+    bound: Run, recorded: bool = False,
 ) -> None:  # fmt: skip
     """Make a custom call of this name, which is for ever.
 
@@ -124,7 +124,7 @@ def register(
     graphs: dict[Any, _Recorded] = {}
 
     def handle(frame_at: Address, answer_at: Address) -> None:
-        frame, answer = _Words.from_address(frame_at), _Answer.from_address(answer_at)
+        frame, answer = _CallWords.from_address(frame_at), _Answer.from_address(answer_at)
         try:
             if frame.extension:
                 _tell(frame, traits)
@@ -136,7 +136,7 @@ def register(
             return
         answer.done = 1
 
-    def execute(frame: _Words) -> None:
+    def execute(frame: _CallWords) -> None:
         if not hasattr(_thread, "stays"):
             _stay()
         stream = None if platform == "cpu" else _stream(_Api.from_address(frame.api), frame.ctx)
@@ -152,7 +152,7 @@ def register(
             if recording:
                 call = graphs[key] = _Recorded(partial(bound, *both), device)
             else:
-                call = _Call(partial(run, *both), partial(bound, *both))
+                call = _CustomCall(partial(run, *both), partial(bound, *both))
                 if keeps():
                     known.put(key, call)
         with without_autocast(), _by_itself():
@@ -174,13 +174,13 @@ def _alone(handle: Callable[[Address, Address], None]) -> Address:
         answer = _Answer()
         handle(frame_at, ctypes.addressof(answer))
         error: int | None = answer.error
-        return error if answer.done else _error(_Words.from_address(frame_at), "interrupted")
+        return error if answer.done else _error(_CallWords.from_address(frame_at), "interrupted")
 
     _handlers.append(handler := _HANDLER_ALONE(answered))
     return ctypes.cast(handler, ctypes.c_void_p).value or 0
 
 
-def _error(frame: _Words, message: str) -> int | None:
+def _error(frame: _CallWords, message: str) -> int | None:
     text = ctypes.create_string_buffer(message.encode())
     return _Api.from_address(frame.api).ask(_Api.ERROR, ctypes.addressof(text), _INTERNAL)[0]
 
@@ -190,7 +190,7 @@ def _by_itself() -> AbstractContextManager[Any]:
     return nullcontext() if default_precision() == "ieee" else precision("ieee")
 
 
-class _Call:
+class _CustomCall:
     """A call of the same buffers: bound to them when they come for the second time."""
 
     def __init__(self, run: Callable[[], Any], bound: Callable[[], Callable[[], Any]]) -> None:
@@ -230,7 +230,7 @@ def _stay() -> None:
     _thread.stays = True
 
 
-def _tell(frame: _Words, traits: int) -> None:
+def _tell(frame: _CallWords, traits: int) -> None:
     """The version of the interface, which is that of XLA itself: what is read here is in every one."""
     metadata = _Metadata.from_address(ctypes.c_uint64.from_address(frame.extension + 24).value)
     metadata.major, metadata.minor, metadata.traits = 0, 1, traits
@@ -251,7 +251,7 @@ def _words(count: int) -> Any:
     return ctypes.c_uint64 * count
 
 
-def _tensor(spec: Spec, at: Address, device: torch.device) -> torch.Tensor:
+def _tensor(spec: CustomCallSpec, at: Address, device: torch.device) -> torch.Tensor:
     """A buffer as a tensor, which does not own it."""
     count = math.prod(spec.shape) * spec.dtype.itemsize
     if count == 0:

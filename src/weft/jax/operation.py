@@ -19,21 +19,21 @@ from weft.base.arrays import grad_mode, without_autocast
 from weft.compiled.letters import letters
 from weft.compiled.text import read, settled_algebra
 from weft.errors import DTypeError, UnsupportedError, WeftError
-from weft.jax.custom_call import Spec, Tensors, register
+from weft.jax.custom_call import CustomCallSpec, Tensors, register
 from weft.planner.options import operand_pairs
 from weft.planner.validity import default_precision
 from weft.spec.dtypes import read_types, resolve
 from weft.spec.type_names import read_dtype
 
 
-class Operation:
+class JaxOperation:
     """A computation on arrays of any shape. Equal ones compute the same, and `text` tells them apart for ever."""
 
     text: str
     recorded = False  # whether what it launches goes into XLA's CUDA graphs
     linear = False  # whether it is linear in each operand, and has `transposed`
 
-    def results(self, operands: Sequence[Spec]) -> tuple[Spec, ...]:
+    def results(self, operands: Sequence[CustomCallSpec]) -> tuple[CustomCallSpec, ...]:
         """Shapes and types of the results; raises what is wrong with those of the operands."""
         raise NotImplementedError
 
@@ -51,7 +51,7 @@ class Operation:
         """The run on these very tensors, each time that it is called."""
         return partial(self.run, operands, results)
 
-    def batched(self, places: Sequence[int | None], operands: Sequence[Spec]) -> Operation | None:
+    def batched(self, places: Sequence[int | None], operands: Sequence[CustomCallSpec]) -> JaxOperation | None:
         """The operation along one more mode, which the operands have at these places and every result first; None where
         each index is computed by itself."""
         return None
@@ -62,7 +62,7 @@ class Operation:
 
 
 @dataclass(frozen=True)
-class SaidOperation(Operation):
+class SaidOperation(JaxOperation):
     """An operation that a text describes: see `weft.compiled.text`."""
 
     text: str
@@ -80,7 +80,7 @@ weft_p = jax.extend.core.Primitive("weft")
 weft_p.multiple_results = True
 
 
-def apply(operation: Operation, *operands: Any) -> tuple[Any, ...]:
+def apply(operation: JaxOperation, *operands: Any) -> tuple[Any, ...]:
     """The results as arrays of JAX."""
     found: tuple[Any, ...] = tuple(weft_p.bind(*_varying_alike(operands), operation=operation))
     return found
@@ -106,11 +106,11 @@ def _axes(aval: Any) -> frozenset[str]:
     return found
 
 
-def spec_of(value: Any) -> Spec:
+def spec_of(value: Any) -> CustomCallSpec:
     """The shape and type of an array, or of what stands for one."""
     if not all(isinstance(extent, int) for extent in value.shape):
         raise UnsupportedError(f"extents {value.shape} are left open: weft plans for extents that are known")
-    return Spec(tuple(value.shape), read_dtype("an operand", value.dtype.name))
+    return CustomCallSpec(tuple(value.shape), read_dtype("an operand", value.dtype.name))
 
 
 def name_of(dtype: torch.dtype) -> str:
@@ -170,7 +170,7 @@ def widened(
 
 
 @weft_p.def_abstract_eval
-def _abstract(*avals: Any, operation: Operation) -> list[Any]:
+def _abstract(*avals: Any, operation: JaxOperation) -> list[Any]:
     with without_autocast():
         found = operation.results([spec_of(each) for each in avals])
     types = [np.dtype(jax.numpy.dtype(name_of(each.dtype))) for each in found]
@@ -190,18 +190,18 @@ def _type_of(varying: Any, shape: tuple[int, ...], dtype: np.dtype) -> Any:
 
 
 @lru_cache(maxsize=1024)
-def _compiled(operation: Operation) -> Callable[..., Any]:
+def _compiled(operation: JaxOperation) -> Callable[..., Any]:
     return jax.jit(lambda *operands: weft_p.bind(*operands, operation=operation))
 
 
 @weft_p.def_impl
-def _impl(*operands: Any, operation: Operation) -> Any:
+def _impl(*operands: Any, operation: JaxOperation) -> Any:
     with jax.disable_jit(False):  # else it would be this call again
         return _compiled(operation)(*operands)
 
 
 def _lowering(platform: str) -> Callable[..., Any]:
-    def lower(ctx: Any, *operands: Any, operation: Operation) -> Any:
+    def lower(ctx: Any, *operands: Any, operation: JaxOperation) -> Any:
         specs = tuple(tuple(map(spec_of, avals)) for avals in (ctx.avals_in, ctx.avals_out))
         name = _registered(platform, operation, *specs)
         return jax.ffi.ffi_lowering(name)(ctx, *operands)
@@ -210,7 +210,9 @@ def _lowering(platform: str) -> Callable[..., Any]:
 
 
 @cache
-def _registered(platform: str, operation: Operation, operands: tuple[Spec, ...], results: tuple[Spec, ...]) -> str:
+def _registered(
+    platform: str, operation: JaxOperation, operands: tuple[CustomCallSpec, ...], results: tuple[CustomCallSpec, ...]
+) -> str:
     """The name of the custom call, which says all that it computes: programs that JAX keeps on disk have it."""
     text = f"{operation.text} {operands} {results}"
     name = f"weft_{hashlib.sha256(text.encode()).hexdigest()[:32]}"
@@ -222,7 +224,7 @@ for _platform in ("cpu", "cuda"):
     mlir.register_lowering(weft_p, _lowering(_platform), platform=_platform)
 
 
-def _batch(operands: Sequence[Any], places: Sequence[Any], *, operation: Operation) -> Any:
+def _batch(operands: Sequence[Any], places: Sequence[Any], *, operation: JaxOperation) -> Any:
     along = operation.batched(places, [spec_of(each) for each in operands])
     if along is not None:
         found = weft_p.bind(*operands, operation=along)
@@ -242,7 +244,7 @@ def _batch(operands: Sequence[Any], places: Sequence[Any], *, operation: Operati
 batching.primitive_batchers[weft_p] = _batch
 
 
-def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, operation: Operation) -> Any:
+def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, operation: JaxOperation) -> Any:
     """The tangent of what is linear in each operand."""
     if not operation.linear:
         raise UnsupportedError(
@@ -257,7 +259,7 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, operation: Operatio
     return results, [sum(parts[1:], parts[0])]
 
 
-def _transpose(cotangents: Sequence[Any], *operands: Any, operation: Operation) -> list[Any]:
+def _transpose(cotangents: Sequence[Any], *operands: Any, operation: JaxOperation) -> list[Any]:
     found: list[Any] = [None] * len(operands)
     (at,) = [at for at, each in enumerate(operands) if ad.is_undefined_primal(each)]
     if type(cotangents[0]) is ad.Zero:
@@ -272,20 +274,20 @@ ad.primitive_transposes[weft_p] = _transpose
 
 
 @dataclass(frozen=True)
-class Gradient(Operation):
+class Gradient(JaxOperation):
     """Gradients of the operands of another operation, of these and of its results' gradients: by torch's autograd.
 
     Operands of `of` that have none, as they are integers, are left out.
     """
 
-    of: Operation
+    of: JaxOperation
     floating: tuple[bool, ...]  # of the operands
 
     @property
     def text(self) -> str:  # type: ignore[override]
         return f"gradients of {self.of.text}"
 
-    def results(self, operands: Sequence[Spec]) -> tuple[Spec, ...]:
+    def results(self, operands: Sequence[CustomCallSpec]) -> tuple[CustomCallSpec, ...]:
         return tuple(spec for spec, smooth in zip(operands, self.floating, strict=False) if smooth)
 
     def computed(self, operands: Tensors) -> list[torch.Tensor]:
@@ -298,7 +300,7 @@ class Gradient(Operation):
         return [grad.conj() for grad in grads]
 
 
-def by_torch(operation: Operation, *operands: Any) -> tuple[Any, ...]:
+def by_torch(operation: JaxOperation, *operands: Any) -> tuple[Any, ...]:
     """The results of an operation that torch derives once; its `computed` makes them, and records how."""
     floating = tuple(jax.numpy.issubdtype(each.dtype, jax.numpy.inexact) for each in operands)
 

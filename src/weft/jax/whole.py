@@ -17,9 +17,9 @@ from weft.compiled.letters import letters, spelled_equation
 from weft.engine.memo import Memo
 from weft.errors import ArgumentError, UnsupportedError, call_context
 from weft.fn.binding import bind
-from weft.jax.custom_call import Spec, Tensors
+from weft.jax.custom_call import CustomCallSpec, Tensors
 from weft.jax.functions import as_torch
-from weft.jax.operation import Operation, SaidOperation, by_torch, given_operands, said_keywords, spec_of, widened
+from weft.jax.operation import JaxOperation, SaidOperation, by_torch, given_operands, said_keywords, spec_of, widened
 from weft.networks.public import network as plan_network
 from weft.planner.options import read_indices
 from weft.plans.keywords import refuse_unknown
@@ -39,7 +39,7 @@ _NOT_HERE = {
 
 
 @dataclass(frozen=True)
-class NetworkOperation(Operation):
+class NetworkOperation(JaxOperation):
     """A network of any number of arrays."""
 
     terms: tuple[str, ...]
@@ -54,15 +54,15 @@ class NetworkOperation(Operation):
     def equation(self) -> str:
         return f"{','.join(self.terms)}->{self.output}"
 
-    def plan(self, operands: Sequence[Spec], device: Any) -> Any:
+    def plan(self, operands: Sequence[CustomCallSpec], device: Any) -> Any:
         specs = tuple(operands)
         return _PLANS.made((self, specs, device), lambda: _network(self, specs, device))
 
-    def results(self, operands: Sequence[Spec]) -> tuple[Spec, ...]:
+    def results(self, operands: Sequence[CustomCallSpec]) -> tuple[CustomCallSpec, ...]:
         extents = mode_extents(parse(self.equation), [each.shape for each in operands])
         asked = dict(self.keywords).get("out_dtype")
         dtype = operands[0].dtype if asked is None else read_dtype("out_dtype", asked)
-        return (Spec(tuple(extents[label] for label in self.output), dtype),)
+        return (CustomCallSpec(tuple(extents[label] for label in self.output), dtype),)
 
     def computed(self, operands: Tensors) -> tuple[torch.Tensor, ...]:
         return (self._of(operands)(*operands),)
@@ -72,15 +72,15 @@ class NetworkOperation(Operation):
             self._of(operands)(*operands, out=results[0])
 
     def _of(self, operands: Sequence[torch.Tensor]) -> Any:
-        specs = tuple(Spec(tuple(each.shape), each.dtype) for each in operands)
+        specs = tuple(CustomCallSpec(tuple(each.shape), each.dtype) for each in operands)
         return self.plan(specs, operands[0].device)
 
-    def batched(self, places: Sequence[int | None], operands: Sequence[Spec]) -> NetworkOperation:
+    def batched(self, places: Sequence[int | None], operands: Sequence[CustomCallSpec]) -> NetworkOperation:
         letter, terms = widened(self.terms, places, self.output)
         return replace(self, terms=tuple(map("".join, terms)), output=letter + self.output)
 
 
-def _network(operation: NetworkOperation, operands: tuple[Spec, ...], device: Any) -> Any:
+def _network(operation: NetworkOperation, operands: tuple[CustomCallSpec, ...], device: Any) -> Any:
     dtypes = {spec.dtype for spec in operands}
     if len(dtypes) > 1:
         raise ArgumentError(f"the operands of jax.network have one type, not {', '.join(sorted(map(str, dtypes)))}")
@@ -92,12 +92,13 @@ def _network(operation: NetworkOperation, operands: tuple[Spec, ...], device: An
 class CascadeOperation(SaidOperation):
     """A contraction, a function with reductions, and a second contraction, as its text says it."""
 
-    def results(self, operands: Sequence[Spec]) -> tuple[Spec, ...]:
+    def results(self, operands: Sequence[CustomCallSpec]) -> tuple[CustomCallSpec, ...]:
         call = self.call
         call.plan(call.notation, call.terms, [each.empty("cpu") for each in operands])  # tells now what is wrong
-        return tuple(Spec(tuple(each.shape), each.dtype) for each in call.results([each.empty() for each in operands]))
+        results = call.results([each.empty() for each in operands])
+        return tuple(CustomCallSpec(tuple(each.shape), each.dtype) for each in results)
 
-    def batched(self, places: Sequence[int | None], operands: Sequence[Spec]) -> CascadeOperation | None:
+    def batched(self, places: Sequence[int | None], operands: Sequence[CustomCallSpec]) -> CascadeOperation | None:
         call, given = self.call, self.call.notation
         if all(at is None for at in places[:2]):
             return None

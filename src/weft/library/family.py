@@ -16,7 +16,7 @@ import torch
 
 from weft.fn.pointwise import TritonFunction
 from weft.library import gpu_model, model
-from weft.library.folding import Folded, FoldedLaunch, folded
+from weft.library.folding import FoldedEpilogue, FoldedLaunch, folded
 from weft.library.launch import PartsLaunch, cut
 from weft.library.part import LibraryPart
 from weft.library.scheme import LibraryScheme, scheme_of
@@ -75,7 +75,7 @@ def supports(contraction: Contraction, target: Target) -> str | None:
 class _Described(NamedTuple):
     scheme: LibraryScheme
     part: LibraryPart  # all of it
-    fold: Folded | None = None  # what is computed of the epilogue beside the scheme
+    fold: FoldedEpilogue | None = None  # what is computed of the epilogue beside the scheme
 
     def launch(self, launch: Launch) -> Launch:
         return launch if self.fold is None else FoldedLaunch(launch, self.fold)

@@ -24,7 +24,7 @@ from weft.spec import Contraction, Layout, Mode, Strides
 _ADD, _RELU = torch.ops.aten.add.Tensor, torch.ops.aten.relu.default
 
 
-class Folded(NamedTuple):
+class FoldedEpilogue(NamedTuple):
     """A contraction without the epilogue that it was described with."""
 
     contraction: Contraction
@@ -33,7 +33,7 @@ class Folded(NamedTuple):
     after: Callable[[Tensor], Any] | None = None  # what is done to D in place afterwards
 
 
-def folded(contraction: Contraction, kind: str) -> Folded | None:
+def folded(contraction: Contraction, kind: str) -> FoldedEpilogue | None:
     """The contraction with what products compute of its epilogue; None where they do not compute all of it."""
     function = contraction.epilogue
     if contraction.c is not None or contraction.algebra is not None or not isinstance(function, RecordedFunction):
@@ -49,7 +49,7 @@ def folded(contraction: Contraction, kind: str) -> Folded | None:
         node = node.args[0]
     bare = replace(contraction, epilogue=None, epilogue_args=())
     if node is value:
-        return None if after is not None else Folded(bare, None, clamps)
+        return None if after is not None else FoldedEpilogue(bare, None, clamps)
     if node.target is not _ADD or node.kwargs or value not in node.args or node.meta["dtype"] != value.meta["dtype"]:
         return None
     left, right = node.args
@@ -77,13 +77,13 @@ def _in_place(node: fx.Node, contraction: Contraction) -> Callable[[Tensor], Any
     return after
 
 
-def _added(bare: Contraction, at: int, clamps: bool) -> Folded | None:
+def _added(bare: Contraction, at: int, clamps: bool) -> FoldedEpilogue | None:
     """The contraction with an auxiliary operand as C, if that is of D's type."""
     layout = bare.aux[at].layout
     if layout is None or layout.dtype != bare.d.dtype:
         return None
     modes = tuple([_with_addend(mode, mode.strides[FIRST + at]) for mode in bare.modes])
-    return Folded(replace(bare, modes=modes, c=layout), at, clamps)
+    return FoldedEpilogue(replace(bare, modes=modes, c=layout), at, clamps)
 
 
 def _with_addend(mode: Mode, stride: int) -> Mode:
@@ -94,7 +94,7 @@ def _with_addend(mode: Mode, stride: int) -> Mode:
 class FoldedLaunch:
     """The launch of a folded contraction, called as the one that was described."""
 
-    def __init__(self, launch: Any, fold: Folded) -> None:
+    def __init__(self, launch: Any, fold: FoldedEpilogue) -> None:
         self._launch, self._addend = launch, fold.addend
         self._after: Callable[[Tensor], Any] | None = Tensor.relu_ if fold.clamps else fold.after
 

@@ -26,7 +26,7 @@ _PASSES = 2.6  # times that permuting a tensor takes of reading it: it is read a
 Orders = dict[int, Order]
 
 
-class State(NamedTuple):
+class OrderState(NamedTuple):
     """One order of a node, what was paid for it, and the orders of its two children that go with it."""
 
     cost: float
@@ -43,12 +43,12 @@ def orders_of(tree: Tree, dtypes: Mapping[int, torch.dtype], price: Model) -> Or
     if not any(step.node in large for step in tree.steps):
         return found
     ends = _ends(tree)
-    states: dict[int, list[State]] = {}
+    states: dict[int, list[OrderState]] = {}
     shapes: dict[int, StepCosts] = {}
     for step in sorted(tree.steps, key=lambda step: step.node):
         for child in (step.left, step.right):
             if child not in states:
-                states[child] = [State(0.0, found[child])]
+                states[child] = [OrderState(0.0, found[child])]
         if large & {step.node, step.left, step.right}:
             shapes[step.node] = shape_of(tree, step, size, price)
             given = _Given(tree, step, large, ends[step.node], shapes[step.node])
@@ -93,11 +93,11 @@ def _ends(tree: Tree) -> dict[int, dict[int, int]]:
     return ends
 
 
-def _kept(given: _Given, states: Mapping[int, list[State]], natural: Orders) -> list[State]:
+def _kept(given: _Given, states: Mapping[int, list[OrderState]], natural: Orders) -> list[OrderState]:
     """The best orders of a step's result, the cheapest first."""
     step, large = given.step, given.large
     forced = natural[step.node] if step.node == given.tree.root else None
-    best: dict[Order, State] = {}
+    best: dict[Order, OrderState] = {}
     few = _PAIRS if step.left in large and step.right in large else KEPT
     for one in states[step.left][: few if step.left in large else 1]:
         for two in states[step.right][: few if step.right in large else 1]:
@@ -106,7 +106,7 @@ def _kept(given: _Given, states: Mapping[int, list[State]], natural: Orders) -> 
                 total = paid + cost((one.order, two.order, order), given.shape)
                 known = best.get(order)
                 if known is None or total < known.cost:
-                    best[order] = State(total, order, one.order, two.order)
+                    best[order] = OrderState(total, order, one.order, two.order)
     moving = given.shape.moving[2]
     ranked = [(state.cost + _ahead(state.order, given.ends, moving), state) for state in best.values()]
     return [state for _, state in sorted(ranked)[:KEPT]]
@@ -199,7 +199,7 @@ def _places(order: Order, ends: Mapping[int, int]) -> list[int]:
 
 
 def _read_back(
-    tree: Tree, states: Mapping[int, list[State]], large: Labels, found: Orders, shapes: Mapping[int, StepCosts]
+    tree: Tree, states: Mapping[int, list[OrderState]], large: Labels, found: Orders, shapes: Mapping[int, StepCosts]
 ) -> None:
     """From the root to the operands, the orders that the cheapest state of the root was made of."""
     wanted: dict[int, Order] = {}

@@ -19,7 +19,7 @@ from weft.base.memory import new_tensor
 from weft.networks.checks import watch_of
 from weft.networks.order import Orders
 from weft.networks.plan import NetworkPlan
-from weft.networks.replay import Replay, is_worth_while
+from weft.networks.replay import NetworkReplay, is_worth_while
 from weft.networks.rescale import by_left, by_right, check_floating, find_peaks, new_peaks
 from weft.networks.slicing import indices, least_aligned, part
 from weft.networks.steps import ContractionCall, Numbers, StepOptions, StepTensors, as_launched, prepared, wanted
@@ -84,10 +84,12 @@ class NetworkProgram:
         self._shape, self._dtype = tree.graph.shape, plan.dtype
         self._plain: list[ContractionCall] = []
         self._stream: Any = None
-        self.replay: Replay | None = None
+        self.replay: NetworkReplay | None = None
         replays = graphs is True or (graphs and is_worth_while(self.each, plan.gathered))
         if replays and self.device.type == "cuda":
-            self.replay = Replay(self.each, self._run, tree.leaves, apart=not plan.arena.shared, most=plan.gathered)
+            self.replay = NetworkReplay(
+                self.each, self._run, tree.leaves, apart=not plan.arena.shared, most=plan.gathered
+            )
 
     def __call__(self, *tensors: torch.Tensor) -> torch.Tensor | None:
         """The result of a plain call, in memory of its own; None where none is left, which is reported in full."""

@@ -55,7 +55,7 @@ def may_replay(tree: Tree, price: Model, graphs: bool | str) -> bool:
     return len(steps) >= FEWEST and seconds < _DOUBT * SLOW * LAUNCH * len(steps)
 
 
-class Replay:
+class NetworkReplay:
     """Graphs of the same steps, on operands of the caller's or gathered ones."""
 
     def __init__(self, calls: Calls, run: Run, leaves: int, *, apart: bool, most: float = math.inf) -> None:

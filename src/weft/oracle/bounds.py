@@ -143,7 +143,7 @@ def expectation(
     out_dtype, precision, accumulate = read_types(out_dtype, precision, accumulate)
     stored = storage_type(a.dtype, b.dtype, other is not None, promote)
     hooks = {"a_fn": a_fn, "b_fn": b_fn, "c_fn": c_fn, "epilogue": epilogue}
-    reading = _Reading.of(equation, a, b, hooks, operands, indices)
+    reading = _BoundReading.of(equation, a, b, hooks, operands, indices)
     arithmetic = resolve(
         a.dtype, b.dtype, precision, accumulate, other.name if other else None, promote,
         results=results_of(out_dtype, stored), count=reading.count,
@@ -182,7 +182,7 @@ class _Addend:
 
 
 @dataclass(frozen=True, slots=True)
-class _Reading:
+class _BoundReading:
     """A contraction read: its labels, and what each function takes beside the value."""
 
     terms: tuple[tuple[Label, ...], ...]  # of A, B and D
@@ -194,7 +194,7 @@ class _Reading:
     @classmethod
     def of(
         cls, equation: Equation, a: torch.Tensor, b: torch.Tensor, hooks: Any, operands: Any, indices: Any
-    ) -> _Reading:
+    ) -> _BoundReading:
         notation = read_equation(equation, (a.ndim, b.ndim))
         extents = label_extents(notation, (a.shape, b.shape))
         narrow = {name: read_pair(name, pair)[1].dtype for name, pair in operands.items()}
@@ -270,7 +270,7 @@ def _without_epilogue(hooks: Mapping[str, Function | None], operands: Any, indic
 
 
 def _sum_bound(
-    reading: _Reading, x: Factor, y: Factor, arithmetic: Arithmetic, stored: torch.dtype, alpha: float | complex
+    reading: _BoundReading, x: Factor, y: Factor, arithmetic: Arithmetic, stored: torch.dtype, alpha: float | complex
 ) -> torch.Tensor:
     """The bound of alpha times the sum of products."""
     if is_zero(alpha):

@@ -56,9 +56,9 @@ def validated(
     bound is known.
     """
     check_supported(request)
-    beside = {name: Whole(tensor) for name, tensor in operands.items()}
-    addend = Whole(c) if c is not None and beta != 0 else None
-    sampled = Sampled.of(request, Whole(a), Whole(b), addend, alpha, beta, beside)
+    beside = {name: WholeSample(tensor) for name, tensor in operands.items()}
+    addend = WholeSample(c) if c is not None and beta != 0 else None
+    sampled = Sampled.of(request, WholeSample(a), WholeSample(b), addend, alpha, beta, beside)
     results = run()
     sampled.compare(results if isinstance(results, tuple) else (results,))
     return results
@@ -74,7 +74,7 @@ def check_supported(request: Request) -> None:
         check_known(request.raw_algebra)
 
 
-class Source(Protocol):
+class SampledSource(Protocol):
     """A tensor that gives sampled elements, wherever it is stored."""
 
     def gathered(self, sample: Sample, term: Sequence[Label], mark: Label) -> tuple[torch.Tensor, tuple[Label, ...]]:
@@ -82,7 +82,7 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
+class WholeSample:
     """A tensor that is all here."""
 
     tensor: torch.Tensor
@@ -176,12 +176,12 @@ class _Problem:
         cls,
         request: Request,
         sample: Sample,
-        a: Source,
-        b: Source,
-        c: Source | None,
+        a: SampledSource,
+        b: SampledSource,
+        c: SampledSource | None,
         alpha: Scalar,
         beta: Scalar,
-        operands: Mapping[str, Source],
+        operands: Mapping[str, SampledSource],
     ) -> _Problem:
         mark = object()
         x, term_a = a.gathered(sample, request.notation.inputs[0], mark)
@@ -272,8 +272,8 @@ class Sampled:
 
     @classmethod
     def of(
-        cls, request: Request, a: Source, b: Source, c: Source | None, alpha: Scalar, beta: Scalar,
-        operands: Mapping[str, Source], *, most: int = SAMPLED,
+        cls, request: Request, a: SampledSource, b: SampledSource, c: SampledSource | None, alpha: Scalar, beta: Scalar,
+        operands: Mapping[str, SampledSource], *, most: int = SAMPLED,
     ) -> Sampled:  # fmt: skip
         parts = Sample.of(request, most).parts()
         return cls(tuple(_Problem.gathered(request, part, a, b, c, alpha, beta, operands) for part in parts))

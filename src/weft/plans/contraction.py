@@ -29,7 +29,7 @@ from weft.base.describe import describe_call
 from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced, outside_graphs
 from weft.base.factors import addition
 from weft.base.memory import new_tensor
-from weft.engine.calls import Calls, Place, present
+from weft.engine.calls import CallPlace, Calls, present
 from weft.errors import ShapeError, call_context
 from weft.oracle.reference import launcher
 from weft.planner.request import Request, Results, hook_types
@@ -123,7 +123,7 @@ class Plan(PlanBase, Generic[Returned]):
         elif c is None and out is not None:
             c, beta = addition(c, beta, out)
         said, beside = said_operands(operands) if operands is not None else ((), ())
-        place: Place | None = None
+        place: CallPlace | None = None
         tensors: Sequence[Any] = ()
         if said is not None and validate is False and not unknown:
             words, tensors = present(said, a, b, c, out, beside)

@@ -152,7 +152,7 @@ def _merged(table: GroupTable) -> GroupTable:
     return table._replace(form=GroupForm(table.form.notation, tuple(sides)), rows=rows)
 
 
-class _Reading(NamedTuple):
+class _GroupReading(NamedTuple):
     """Where the words of a row come from: columns of 0, of the factor 1 and of 1, of the extents and the strides of A
     and B, and of D's strides, in that order."""
 
@@ -165,7 +165,7 @@ class _Reading(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def _reading(form: GroupForm) -> _Reading:
+def _reading(form: GroupForm) -> _GroupReading:
     notation = form.notation
     first, second = notation.inputs
     every = (*first, *second)
@@ -183,7 +183,7 @@ def _reading(form: GroupForm) -> _Reading:
         words.append(2 if label is None else columns + known[label])
         for start, term in zip(starts, (first, second, notation.output), strict=True):
             words.append(start + term.index(label) if label in term else 0)
-    return _Reading(
+    return _GroupReading(
         np.array(words), np.array(again, np.int64).reshape(-1, 2), tuple(every[at] for _, at in again),
         tuple(diagonals), np.array([known[label] for label in notation.output], np.int64),
         np.cumsum([0, *form.counts[:-1]]),

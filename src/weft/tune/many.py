@@ -160,7 +160,7 @@ def tune_many(tasks: Sequence[TuningTask], report: TuningReport, workers: int | 
     """
     if any(task.target.kind == "cuda" for task in tasks) and torch.cuda.is_current_stream_capturing():
         raise UnsupportedError("candidates cannot be measured while a CUDA graph is being captured")
-    run = _Run(tasks, report, workers)
+    run = _TuningRun(tasks, report, workers)
     try:
         run.go()
     finally:
@@ -168,7 +168,7 @@ def tune_many(tasks: Sequence[TuningTask], report: TuningReport, workers: int | 
         report.steps += [_untouched(task, "the budget was over") for task in run.waiting]
 
 
-class _Run:
+class _TuningRun:
     """One tuning of many at work."""
 
     def __init__(self, tasks: Sequence[TuningTask], report: TuningReport, workers: int | None) -> None:

@@ -14,7 +14,7 @@ from numba.core import codegen, cpu
 
 from weft.cpu import level as levels
 from weft.cpu.level import Level
-from weft.cpu.machine_code import Code
+from weft.cpu.machine_code import MachineCode
 from weft.cpu.packed import key_of, symbol_of
 
 #: What kernels may take from the process that they are linked in: functions of C, and of its library of mathematics.
@@ -31,7 +31,7 @@ def prepare(level: Level) -> None:
     cpu.CPUContext.create_cfunc_wrapper = _wrapped
 
 
-def compiled(source: str) -> Code:
+def compiled(source: str) -> MachineCode:
     """The object of a source, with its C callback under the name that the pack knows it by."""
     names: dict[str, Any] = {"__name__": "weft.cpu.compiled"}
     exec(compile(source, "<written by weft>", "exec"), names)
@@ -49,7 +49,7 @@ def compiled(source: str) -> Code:
     needs = undefined(content)
     if not KNOWN.issuperset(needs):
         raise ValueError(f"a kernel needs {', '.join(sorted(set(needs) - KNOWN))}:\n{source}")
-    return Code(symbol, needs, content)
+    return MachineCode(symbol, needs, content)
 
 
 class _Library(codegen.AOTCodeLibrary):  # type: ignore[misc]

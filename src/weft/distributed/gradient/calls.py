@@ -19,7 +19,7 @@ from weft.planner.schedule import Scalar
 from weft.spec.notation import label_text
 
 
-class Gradients:
+class RankGradients:
     """The rules of a plan's calls, one for each set of tensors that ask, made once."""
 
     def __init__(self, plan: Any) -> None:

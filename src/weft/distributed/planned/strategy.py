@@ -31,7 +31,7 @@ PARTS = (1, 2, 4, 8, 16, 32)  # one: all other ranks' pieces at once, while a ra
 
 
 @dataclass(frozen=True)
-class Reduction:
+class RankReduction:
     """A sum over the ranks of one dimension of the mesh: to all of them (`target` None), or split by a label of D."""
 
     line: int
@@ -69,7 +69,7 @@ class Strategy:
         }
 
     @cached_property
-    def reductions(self) -> tuple[Reduction, ...]:
+    def reductions(self) -> tuple[RankReduction, ...]:
         """Sums over ranks, in the order of the mesh."""
         d = self.problem.d.places
         found = []
@@ -77,7 +77,7 @@ class Strategy:
             if self.problem.is_reduced(label):
                 target = d[line]
                 alone = target is not None and d.count(target) == 1 and target not in self.split
-                found.append(Reduction(line, target if alone else None))
+                found.append(RankReduction(line, target if alone else None))
         return tuple(found)
 
     @cached_property

@@ -25,7 +25,7 @@ from weft.distributed.planned.placement import (
     whole_shape,
 )
 from weft.distributed.planned.prediction import KernelModel
-from weft.distributed.run.work import PartWork
+from weft.distributed.run.work import RankWork
 from weft.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError
 from weft.planner.options import Options
 from weft.planner.request import HOOKS, Request
@@ -132,7 +132,7 @@ class RankRequest:
         options = replace(self.options, operands=operands, backend="reference")
         return resolved(self.notation, str(self.equation), meta["a"], meta["b"], options)
 
-    def work_of(self, problem: RankProblem, request: Request) -> PartWork:
+    def work_of(self, problem: RankProblem, request: Request) -> RankWork:
         """The functions of a call, their operands still to come."""
         options = self.options
         names = dict(zip(HOOKS, request.functions.names, strict=True))
@@ -144,7 +144,7 @@ class RankRequest:
         types = (request.d_dtype, *(request.outputs or ()), *((INDEX,) if self.return_arg else ()))
         largest = check_selected(request, added=False) if self.return_arg else False
         each = replace(options, accumulate=request.arithmetic.accumulate, operands={}, indices={}, kept_dtype=None)
-        return PartWork(names, aux, each, request.arithmetic.accumulate, types, problem.d.term, largest)
+        return RankWork(names, aux, each, request.arithmetic.accumulate, types, problem.d.term, largest)
 
     def check_factors(self, request: Request, c: Any, alpha: Scalar, beta: Scalar) -> None:
         """The factors of a call, which may have a C."""

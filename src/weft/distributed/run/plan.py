@@ -11,7 +11,7 @@ import torch
 from weft.api.selection import along_each, check_selected
 from weft.base.arrays import grad_mode
 from weft.base.factors import addition
-from weft.distributed.gradient.calls import Gradients
+from weft.distributed.gradient.calls import RankGradients
 from weft.distributed.group.lanes import Recorder, noted, on
 from weft.distributed.group.link import Link, read_link
 from weft.distributed.group.ranks import Ranks
@@ -53,7 +53,7 @@ class DistributedPlan:
         self.link: Link = read_link(link, ranks, asked.a.device)
         self.asked, self.request, self._placed, self._like = asked, request, asked.placed, asked.tensors
         self._work = asked.work_of(problem, request)
-        self._gradients = Gradients(self)
+        self._gradients = RankGradients(self)
         self.device = asked.a.device
         self.kernel = asked.kernel_of(problem, request, self.device)
         self.candidates: list[Prediction] = ranked(problem, self.kernel, self.link)
@@ -139,7 +139,7 @@ class DistributedPlan:
         found = object.__new__(DistributedPlan)
         found.__dict__.update(self.__dict__)
         found.prediction = prediction
-        found._gradients = Gradients(found)
+        found._gradients = RankGradients(found)
         return found
 
     def choice(self) -> list[Any]:

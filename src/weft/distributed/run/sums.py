@@ -23,7 +23,7 @@ from weft.distributed.group.ranks import Ranks
 from weft.distributed.planned.blocks import LabelRun, LocalBlock
 from weft.distributed.planned.moves import padded, stacked
 from weft.distributed.planned.placement import Span, chunk
-from weft.distributed.planned.strategy import BY_PARTS, LoopStep, Reduction
+from weft.distributed.planned.strategy import BY_PARTS, LoopStep, RankReduction
 from weft.distributed.run.work import RankCall
 from weft.spec.notation import Label, label_text
 
@@ -123,7 +123,7 @@ class RankSums:
         )
         return [call.block(flat[:extent].movedim(0, dim), spans)]
 
-    def _rows(self, reduction: Reduction, extent: int) -> int:
+    def _rows(self, reduction: RankReduction, extent: int) -> int:
         ranks = self.call.lines[reduction.line].size
         return ranks * -(-extent // ranks)
 

@@ -32,7 +32,7 @@ _one_at_a_time = threading.Lock()  # on a CPU: a lane reduces by the same kernel
 
 
 @dataclass(frozen=True)
-class PartWork:
+class RankWork:
     """The functions of a call and what they take, ready for any part of it.
 
     `taken` has for each hook the names that its function takes; `aux` has for each name a block of the whole tensor
@@ -178,7 +178,7 @@ class RankCall:
     strategy: Strategy
     rank: int
     lines: Sequence[Ranks]
-    work: PartWork
+    work: RankWork
     a: torch.Tensor
     b: torch.Tensor
     c: LocalBlock | None

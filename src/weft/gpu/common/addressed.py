@@ -68,7 +68,7 @@ def addressed(launch: Any) -> Any:
     return AddressedLaunch(launch) if several and known else launch
 
 
-class _Kernel(NamedTuple):
+class _AddressedKernel(NamedTuple):
     """A kernel, and for each of its parameters the place of an address and what is added to that."""
 
     direct: DirectLaunch
@@ -96,11 +96,11 @@ class _Sequence:
     """
 
     def __init__(
-        self, steps: Sequence[_Kernel | _Product], workspace: tuple[int, torch.dtype], device: torch.device
+        self, steps: Sequence[_AddressedKernel | _Product], workspace: tuple[int, torch.dtype], device: torch.device
     ) -> None:
         self._steps, self._device = steps, device
         self._size, self._dtype = workspace[:1], workspace[1]
-        self.device = next(step.direct.device for step in steps if isinstance(step, _Kernel))
+        self.device = next(step.direct.device for step in steps if isinstance(step, _AddressedKernel))
 
     def __call__(self, tensors: Sequence[Tensor | None]) -> None:
         given = [x for x in tensors if x is not None]
@@ -137,10 +137,10 @@ def _sequence(tensors: Sequence[Tensor], made: Sequence[Tensor], noted: Sequence
     ranges.sort()
     if any(one.end > other.first for one, other in pairwise(ranges)):
         raise _Unknown
-    dtypes, steps = {torch.uint8}, list[_Kernel | _Product]()
+    dtypes, steps = {torch.uint8}, list[_AddressedKernel | _Product]()
     for step in noted:
         if isinstance(step, NotedKernel):
-            steps.append(_Kernel(step.direct, [_word(word, ranges) for word in step.words]))
+            steps.append(_AddressedKernel(step.direct, [_word(word, ranges) for word in step.words]))
         elif step is not None:
             places = [_word(x.data_ptr(), ranges) for x in step.tensors]
             every = list(zip(step.tensors, places, strict=True))
@@ -149,7 +149,7 @@ def _sequence(tensors: Sequence[Tensor], made: Sequence[Tensor], noted: Sequence
             steps.append(_Product(step.multiply, seen))
         else:
             raise _Unknown
-    if len(dtypes) > 2 or not any(isinstance(step, _Kernel) for step in steps):
+    if len(dtypes) > 2 or not any(isinstance(step, _AddressedKernel) for step in steps):
         raise _Unknown
     dtype = max(dtypes, key=lambda each: each.itemsize)
     return _Sequence(steps, (start // dtype.itemsize, dtype), tensors[0].device)

@@ -29,7 +29,7 @@ _COMPILERS = ("TRITON_", "MLIR_", "LLVM_", "NVPTX_", "PTXAS_", "DISABLE_LLVM", "
 _PLACES = ("_PATH", "_DIR", "_HOME", "_INTERPRET", "_MANAGER")
 
 
-class Recipe(Protocol):
+class CubinRecipe(Protocol):
     """All that a kernel is made of: a `KernelLaunch`."""
 
     function: DeviceFunction
@@ -45,14 +45,14 @@ class Recipe(Protocol):
         """The kernel as Triton compiles it."""
 
 
-def code_of(recipe: Recipe) -> Cubin:
+def code_of(recipe: CubinRecipe) -> Cubin:
     """The machine code of a kernel: found, or compiled by Triton and kept for the next process."""
     key = key_of(recipe)
     kept = found(key, recipe.capability) if key is not None else None
     return kept or compiled(recipe, key)
 
 
-def compiled(recipe: Recipe, key: str | None) -> Cubin:
+def compiled(recipe: CubinRecipe, key: str | None) -> Cubin:
     """A kernel compiled by Triton, and kept under its key."""
     made = Cubin.of(recipe.compile())
     if key is not None and made.sizes is not None:
@@ -69,7 +69,7 @@ def found(key: str, capability: int) -> Cubin | None:
     return None
 
 
-def is_kept(recipe: Recipe) -> bool:
+def is_kept(recipe: CubinRecipe) -> bool:
     """Whether nothing is gained by compiling a kernel ahead: it is there, or Triton alone keeps it."""
     key = key_of(recipe)
     return key is None or found(key, recipe.capability) is not None
@@ -87,7 +87,7 @@ def keep(key: str, capability: int, cubin: Cubin) -> None:
         _bound()
 
 
-def key_of(recipe: Recipe) -> str | None:
+def key_of(recipe: CubinRecipe) -> str | None:
     """A digest of all that a kernel is made of; None where that cannot be said, or only Triton can launch it."""
     layouts = [*recipe.layouts, *recipe.pointers]
     if any(layout is not None and not isinstance(layout, (Layout, TensorMap)) for layout in layouts):

@@ -40,7 +40,7 @@ class Loaded(NamedTuple):
     stack: int  # bytes of local memory of each thread
 
 
-def on_device(recipe: cubins.Recipe, target: Target) -> Loaded | None:
+def on_device(recipe: cubins.CubinRecipe, target: Target) -> Loaded | None:
     """A kernel on the current device, loaded once for all that are the same; None where Triton loads it.
 
     What the driver does not take of the store is compiled anew.

@@ -28,7 +28,7 @@ COMPLEX_KERNEL = DeviceFunction("weft.gpu.grouped.kernel", "grouped_complex_kern
 _KERNELS = BoundedCache(256)
 
 
-class Line(NamedTuple):
+class GroupLine(NamedTuple):
     """How A, B or D lies in all pairs: contiguous along the last mode of `side` (1, 2, 3 for m, n, k; 0 for none).
 
     Its starts, its strides along other modes and the extents of that mode are multiples of `run` elements: 16 bytes of
@@ -39,8 +39,8 @@ class Line(NamedTuple):
     run: int = 1
 
 
-Lines = tuple[Line, Line, Line]  # of A, B and D
-NO_LINES = (Line(), Line(), Line())
+Lines = tuple[GroupLine, GroupLine, GroupLine]  # of A, B and D
+NO_LINES = (GroupLine(), GroupLine(), GroupLine())
 _SIDES = ((3, 1), (3, 2), (2, 1))  # of A, B and D
 
 
@@ -74,7 +74,7 @@ class GroupKernel(NamedTuple):
     @property
     def singly(self) -> GroupKernel:
         """The kernel that loads and stores single elements, wherever tensors begin."""
-        a, b, d = (Line(line.side) for line in self.lines)
+        a, b, d = (GroupLine(line.side) for line in self.lines)
         return self._replace(lines=(a, b, d))
 
     def lying(self, table: GroupTable) -> GroupKernel:
@@ -193,12 +193,12 @@ def lines_of(table: GroupTable, types: Sequence[torch.dtype]) -> Lines:
         strides = modes[:, :, 1 + tensor]
         if tensor < 2:  # nothing is read of an operand without k
             strides = strides * (sizes[:, 3:] > 0)
-        whole, lines = VECTOR // dtype.itemsize, [Line()]
+        whole, lines = VECTOR // dtype.itemsize, [GroupLine()]
         for side in _SIDES[tensor]:
             own, extents = strides[:, last[side]], modes[:, last[side], 0]
             if (own == 1).any() and ((own == 1) | ((own == 0) & ((extents <= 1) | (sizes[:, 3] == 0)))).all():
                 together = np.bitwise_or.reduce(np.delete(strides, last[side], 1), None) | np.bitwise_or.reduce(extents)
-                lines.append(Line(side, 1 if (start | int(together)) % whole else whole))
+                lines.append(GroupLine(side, 1 if (start | int(together)) % whole else whole))
         found.append(max(lines, key=lambda line: (line.run, line.side > 0)))
     return tuple(found)  # type: ignore[return-value]
 
@@ -226,7 +226,7 @@ def made(kernel: GroupKernel, tile: GroupTile, target: Target) -> KernelLaunch:
     return known
 
 
-def _pointer(dtype: torch.dtype, line: Line) -> Layout:
+def _pointer(dtype: torch.dtype, line: GroupLine) -> Layout:
     """A tensor's memory as the compiler knows it."""
     return Layout((1,), (1,), dtype, VECTOR if line.run > 1 else dtype.itemsize)
 

@@ -83,7 +83,7 @@ def tilings(permutation: Permutation, most_axes: int = 3) -> Iterator[tuple[Tile
     short = common and elements * max(sizes) <= _COMMON_BYTES
     for bytes_x, bytes_d, extend in itertools.product(_RUN_BYTES, _RUN_BYTES, (False, True)):
         x, d = (
-            _Run(length // size, extend, max(VECTOR // size, 1))
+            _MemoryRun(length // size, extend, max(VECTOR // size, 1))
             for length, size in zip((bytes_x, bytes_d), sizes, strict=True)
         )
         within = _axes_above(permutation.modes, common, x, d) if short else ()
@@ -94,16 +94,16 @@ def tilings(permutation: Permutation, most_axes: int = 3) -> Iterator[tuple[Tile
             yield _axes(permutation.modes, x, d)
 
 
-class _Run(NamedTuple):
+class _MemoryRun(NamedTuple):
     """How far a tile should reach along one tensor's run, in elements."""
 
     length: int  # a power of two
     extend: bool  # over one more mode where tiles would overhang those taken, or these end within an access
     access: int  # elements of one access
 
-    def scaled(self, elements: int) -> _Run:
+    def scaled(self, elements: int) -> _MemoryRun:
         """The run in units of so many elements."""
-        return _Run(max(self.length // elements, 1), self.extend, max(self.access // elements, 1))
+        return _MemoryRun(max(self.length // elements, 1), self.extend, max(self.access // elements, 1))
 
     def is_reached(self, extent: int) -> bool:
         return extent >= self.length and not (self.extend and self._is_ragged(extent))
@@ -119,7 +119,7 @@ def _common_modes(modes: Sequence[Mode]) -> tuple[Mode, ...]:
     return tuple(mode for mode, _ in same)
 
 
-def _axes_above(modes: Sequence[Mode], common: tuple[Mode, ...], x: _Run, d: _Run) -> tuple[TiledAxis, ...]:
+def _axes_above(modes: Sequence[Mode], common: tuple[Mode, ...], x: _MemoryRun, d: _MemoryRun) -> tuple[TiledAxis, ...]:
     """Axes over the other modes, and the common ones as the last axis; none unless there are runs on both sides."""
     own = TiledAxis(common, _tile(common, _COMMON_TILE_SIZE))
     others = [mode for mode in modes if mode not in common]
@@ -127,7 +127,7 @@ def _axes_above(modes: Sequence[Mode], common: tuple[Mode, ...], x: _Run, d: _Ru
     return (*axes, own) if len(axes) > 1 else ()
 
 
-def _axes(modes: Sequence[Mode], x: _Run, d: _Run, depth: int = 1) -> tuple[TiledAxis, ...]:
+def _axes(modes: Sequence[Mode], x: _MemoryRun, d: _MemoryRun, depth: int = 1) -> tuple[TiledAxis, ...]:
     """An axis along D's run, one along X's, and a third where both together are short.
 
     `depth` is the number of elements that each index of the tile stands for.
@@ -145,7 +145,9 @@ def _axes(modes: Sequence[Mode], x: _Run, d: _Run, depth: int = 1) -> tuple[Tile
     return tuple(axes)
 
 
-def _run_modes(order: Sequence[Mode], run: _Run, stop: Sequence[Mode], but: Sequence[Mode] = ()) -> tuple[Mode, ...]:
+def _run_modes(
+    order: Sequence[Mode], run: _MemoryRun, stop: Sequence[Mode], but: Sequence[Mode] = ()
+) -> tuple[Mode, ...]:
     """The first modes of an order that reach as far as they should; those in `but` count, and another axis has them."""
     taken: list[Mode] = []
     for mode in order:

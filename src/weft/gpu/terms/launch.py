@@ -128,7 +128,7 @@ class OperandTerms:
         return KernelLaunch(kernel, layouts, {"PACK": params}, True, self._target, params.programs, PACK_WARPS, 1)
 
 
-class Verdict:
+class TermsVerdict:
     """Says in the first of some words whether float16 terms serve."""
 
     def __init__(self, words: Layout, k: int, target: Target) -> None:
@@ -216,7 +216,7 @@ class TermsProduct:
             for each in self.schemes
         ]
         self._reduce = self._by_scheme[-1].reduction()  # partials lie alike, whichever scheme serves
-        self._verdict = Verdict(self._words, left.shape[-1], target) if words is not None else None
+        self._verdict = TermsVerdict(self._words, left.shape[-1], target) if words is not None else None
 
     @property
     def kernels(self) -> tuple[KernelLaunch, ...]:

@@ -234,7 +234,7 @@ def packing_of(contraction: Contraction, operand: int) -> OperandFactor | None:
     return OperandFactor(scheme, operand, Frame.whole(contraction), matrix.places(contraction), False)
 
 
-class Factor:
+class FactorOperand:
     """One operand: how it is packed where it has to be, and the words of its kernel."""
 
     def __init__(self, contraction: Contraction, operand: int, exponent: Exponent, threads: int) -> None:
@@ -262,7 +262,7 @@ class FactorPass:
     """Both factors; runs on new pointers."""
 
     def __init__(self, contraction: Contraction, exponent: Exponent, threads: int) -> None:
-        self._a, self._b = (Factor(contraction, operand, exponent, threads) for operand in (A, B))
+        self._a, self._b = (FactorOperand(contraction, operand, exponent, threads) for operand in (A, B))
         self._kernel, self._threads = factor_kernel(contraction.arithmetic.accumulate), threads
 
     def __call__(

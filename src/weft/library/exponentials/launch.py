@@ -14,7 +14,7 @@ from weft.cpu.gett.model import best_schedule
 from weft.cpu.host import HUGE, advise, reach
 from weft.library.exponentials.factors import SHIFT, FactorPass, packing_of, step_of
 from weft.library.exponentials.matrices import in_order
-from weft.library.exponentials.results import Results, following_of, matrix_of
+from weft.library.exponentials.results import LogarithmResults, following_of, matrix_of
 from weft.library.views import A, B
 from weft.planner.exponentials import exponent_of, least_sum, spread_kept
 from weft.planner.planner import Choice
@@ -25,7 +25,7 @@ LINE = 64  # bytes
 MASKS = 3  # of one byte for each sum, while sums are looked through
 
 
-class Place(NamedTuple):
+class WorkspacePlace(NamedTuple):
     """A tensor of the workspace, by what it is."""
 
     shape: tuple[int, ...]
@@ -36,7 +36,7 @@ class Place(NamedTuple):
         return Layout(self.shape, self.strides, dtype)
 
 
-def places_of(contraction: Contraction) -> tuple[Place, Place, Place]:
+def places_of(contraction: Contraction) -> tuple[WorkspacePlace, WorkspacePlace, WorkspacePlace]:
     """The factors as (batch, m, k) and (batch, k, n), and sums as (batch, m, n), each in the order it is stored in."""
     batch, m, n, k = contraction.batch, contraction.m, contraction.n, contraction.k
     inside = [step_of(contraction, operand).inside for operand in (A, B)]
@@ -44,13 +44,13 @@ def places_of(contraction: Contraction) -> tuple[Place, Place, Place]:
     found = []
     for (rows, columns), by_rows in zip(((m, k), (k, n), (m, n)), (inside[A], not inside[B], not across), strict=True):
         steps = (columns, 1) if by_rows else (1, rows)
-        found.append(Place((batch, rows, columns), (rows * columns, *steps), batch * rows * columns))
+        found.append(WorkspacePlace((batch, rows, columns), (rows * columns, *steps), batch * rows * columns))
     a, b, d = found
     return (a, b, d) if batch > 1 else (_matrix(a), _matrix(b), _matrix(d))
 
 
-def _matrix(place: Place) -> Place:
-    return Place(place.shape[1:], place.strides[1:], place.size)
+def _matrix(place: WorkspacePlace) -> WorkspacePlace:
+    return WorkspacePlace(place.shape[1:], place.strides[1:], place.size)
 
 
 def product_of(contraction: Contraction) -> Contraction:
@@ -96,7 +96,7 @@ class ExponentialsLaunch:
         self._dtype, self._size = accumulate, reach(contraction.d)
         self._factors = FactorPass(contraction, exponent, threads)
         self._multiply = product.built_as_a_step()[1]
-        self._results = Results(contraction, exponent, threads)
+        self._results = LogarithmResults(contraction, exponent, threads)
         self._places = [place[:2] for place in places_of(contraction)]
         self._sizes, scale = _sizes(contraction), 2.0 ** SHIFT[accumulate]
         self._kept, self._least = spread_kept(accumulate, scale), least_sum(contraction.k, accumulate, scale)

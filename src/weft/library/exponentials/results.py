@@ -76,7 +76,7 @@ def following_of(contraction: Contraction) -> PartFinish | None:
     return PartFinish(scheme_of(contraction, "cpu"), Frame.whole(contraction), matrix.places(contraction))
 
 
-class Results:
+class LogarithmResults:
     """Runs on new pointers."""
 
     def __init__(self, contraction: Contraction, exponent: Exponent, threads: int) -> None:
