@@ -78,7 +78,7 @@ def test_complex_products_are_split_in_registers_where_twice_as_many_real_ones_m
     with collected() as made:
         split_family.build(contraction("abk,kc->abc", extents, torch.complex64), found[0], CUDA)
     (kernel,) = made
-    assert kernel.constants["PRECISION"] == "bf16x6"
+    assert kernel.constants["OP"].precision == "bf16x6"
     assert kernel.constants["PARAMS"].apart
 
 

@@ -41,7 +41,7 @@ def test_known_addresses_are_replayed_and_others_gathered(graphs: list[Graph]) -
     planned(*net.tensors)
     program = planned.latest
     assert program is not None
-    program.replay = replay = replays.Replay(program.each, program._run, 6, apart=False)
+    program.replay = replay = replays.NetworkReplay(program.each, program._run, 6, apart=False)
     for count in (0, 1, 1, 1):  # at once, captured, replayed
         torch.testing.assert_close(planned(*net.tensors), net.expected)
         assert len(graphs) == count
@@ -66,7 +66,7 @@ def test_a_kernel_that_is_exchanged_drops_the_graphs(graphs: list[Graph]) -> Non
     planned(*net.tensors)
     program = planned.latest
     assert program is not None
-    program.replay = replay = replays.Replay(program.each, program._run, 5, apart=False)
+    program.replay = replay = replays.NetworkReplay(program.each, program._run, 5, apart=False)
 
     class Exchanged:
         turned = wants_timing = False
@@ -100,7 +100,7 @@ def test_operands_are_gathered_where_memory_is_left_for_copies(graphs: list[Grap
     others = [[scale * tensor for tensor in net.tensors] for scale in (2, 3)]
     for most, count in ((copies, 1), (copies - 1, 0)):
         graphs.clear()
-        program.replay = replay = replays.Replay(program.each, program._run, 6, apart=False, most=most)
+        program.replay = replay = replays.NetworkReplay(program.each, program._run, 6, apart=False, most=most)
         for tensors, scale in ((net.tensors, 1), (others[0], 2**6), (others[1], 3**6)):
             torch.testing.assert_close(planned(*tensors), scale * net.expected)
         assert len(graphs) == count
@@ -114,7 +114,7 @@ def test_copies_of_parts_take_as_much_as_is_said(graphs: list[Graph]) -> None:
     planned(*net.tensors)
     program = planned.latest
     assert program is not None
-    program.replay = replay = replays.Replay(program.each, program._run, 5, apart=False)
+    program.replay = replay = replays.NetworkReplay(program.each, program._run, 5, apart=False)
     planned(*net.tensors)
     assert replay._gathering is not None
     held = sum(place.untyped_storage().nbytes() for place in replay._gathering[1])
@@ -127,7 +127,7 @@ def test_slices_are_gathered_one_by_one(graphs: list[Graph]) -> None:
     planned(*net.tensors)
     program = planned.latest
     assert program is not None
-    program.replay = replays.Replay(program.each, program._run, 5, apart=False)
+    program.replay = replays.NetworkReplay(program.each, program._run, 5, apart=False)
     for _ in range(2):
         torch.testing.assert_close(planned(*net.tensors), net.expected)
     assert 1 <= len(graphs) <= 1 + replays.GRAPHS
