@@ -25,6 +25,7 @@ from hypothesis import HealthCheck, settings
 from interpreting import prepare
 from support import BACKENDS, Backend, link_compiled
 from weft.cpu import jit
+from weft.engine.memo import keeps
 from weft.machine import rotation
 from weft.machine.store import cache_directory
 
@@ -112,7 +113,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     Before that cases of cross products are marked slow, but for one of so many.
 
-    At the end no process is left alone with a long one.
+    At the end no process is left alone with a long one. With WEFT_REPLAY=0 tests of what calls keep are skipped.
     """
     seen: Counter[str] = Counter()
     for item in items:
@@ -123,6 +124,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if seen[name] % one_of.args[0]:
             item.add_marker(pytest.mark.slow)
         seen[name] += 1
+    for item in items if not keeps() else ():
+        if item.get_closest_marker("keeps"):
+            item.add_marker(pytest.mark.skip(reason="calls keep nothing with WEFT_REPLAY=0"))
     early = {item.path for item in items if item.get_closest_marker("early")}
     counts = Counter(item.path for item in items)
     items.sort(key=lambda item: (item.path not in early, -counts[item.path]))

@@ -164,6 +164,7 @@ class TestTypes:
 
 
 class TestIdentity:
+    @pytest.mark.keeps
     def test_of_algebras_is_what_they_compute(self, on: dict[str, Any]) -> None:
         def found(algebra: Any) -> weft.Plan:
             return weft.plan("mk,kn->mn", torch.ones(3, 3), torch.ones(3, 3), algebra=algebra, **on)

@@ -276,6 +276,7 @@ class TestPlan:
         with pytest.raises(error, match=words):
             plan(A, B, operands=operands)
 
+    @pytest.mark.keeps
     def test_is_shared_by_what_depends_on_values_alone(self, on: dict[str, Any]) -> None:
         def found(bias: torch.Tensor, modes: str = "n") -> weft.Plan:
             return weft.plan("mk,kn->mn", A[:, :4], B[:4, :4], epilogue=shifted, operands={"bias": (modes, bias)}, **on)

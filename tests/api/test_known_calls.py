@@ -117,6 +117,7 @@ CALLS: dict[str, tuple[Callable[[], Any], int]] = {
 }
 
 
+@pytest.mark.keeps
 @pytest.mark.parametrize("name", CALLS)
 def test_repeated_calls_are_known(name: str) -> None:
     call, most = CALLS[name]
@@ -183,6 +184,7 @@ def test_known_gradients_compute_anew() -> None:
             assert torch.allclose(first, second, atol=1e-12)
 
 
+@pytest.mark.keeps
 def test_a_first_backward_pass_plans_no_more_than_its_contractions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three of them, and one derivative: the gradient of the sums is made once on a CPU."""
     monkeypatch.setenv("WEFT_TIERS", "1")

@@ -86,6 +86,7 @@ class TestRun:
 
 
 class TestCache:
+    @pytest.mark.keeps
     def test_one_plan_for_one_request(self) -> None:
         x = torch.ones(3, 4)
         plan = weft.plan_permute(x, "ab->ba")

@@ -136,6 +136,7 @@ def test_dots_of_permuted_operands_take_no_workspace() -> None:
         assert torch.allclose(odd(a, b).double(), exact), equation
 
 
+@pytest.mark.keeps
 def test_a_call_like_an_earlier_one_takes_few_frames() -> None:
     x = torch.randn(30, 30)
     for call in (lambda: weft.einsum("ij,ij->i", x, x), lambda: weft.einsum("ij->j", x)):

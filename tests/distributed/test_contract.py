@@ -105,6 +105,7 @@ def test_a_rank_that_ends_within_a_call_is_named_on_all_others(mesh: tuple[int, 
         assert "distributed.plan('mk,kn->mn')" in outcome.message
 
 
+@pytest.mark.keeps
 def test_contract_keeps_its_plan(on_two: list[Any]) -> None:
     for one in on_two:
         assert one["contract"] == (True, True)

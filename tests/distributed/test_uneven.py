@@ -16,6 +16,7 @@ def test_every_call_of_a_sequence_is_right() -> None:
         assert (outcome.value, outcome.message) == ([], "")
 
 
+@pytest.mark.keeps
 def test_a_plan_is_found_again_for_the_same_whole_extents() -> None:
     for outcome in on_ranks(2, uneven_cases.plans_made):
         assert outcome.message == ""

@@ -111,6 +111,7 @@ def follow(backend: str) -> tuple[Followed, Followed]:
     return calls
 
 
+@pytest.mark.keeps
 @pytest.mark.parametrize("backend", ["cpu", "triton"])
 @pytest.mark.parametrize("kind", ["first", "known"])
 def test_a_call_takes_the_path(backend: str, kind: str) -> None:
@@ -123,6 +124,7 @@ def test_a_call_takes_the_path(backend: str, kind: str) -> None:
             assert step["name"] in entered, step["name"]
 
 
+@pytest.mark.keeps
 def test_the_path_of_a_known_call_leaves_out_no_frame() -> None:
     """On the GPU's backend, where a call's time on the host matters."""
     pytest.importorskip("triton")

@@ -31,6 +31,7 @@ def known() -> tuple[torch.Tensor, torch.Tensor]:
     return a, b
 
 
+@pytest.mark.keeps
 def test_it_computes_on_the_tensors_of_the_call(known: tuple[torch.Tensor, torch.Tensor]) -> None:
     a, b = torch.rand(4, 5), torch.rand(5, 6)
     assert CALLS.find(WORDS, (a, b))[0] is not None
@@ -53,12 +54,14 @@ OTHERS: dict[str, Callable[[torch.Tensor], Any]] = {
 }
 
 
+@pytest.mark.keeps
 @pytest.mark.parametrize("name", OTHERS)
 def test_others_are_read_in_full(known: tuple[torch.Tensor, torch.Tensor], name: str) -> None:
     a, b = known
     assert CALLS.find(WORDS, (OTHERS[name](a), b))[0] is None
 
 
+@pytest.mark.keeps
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_nested_tensors_are_refused(known: tuple[torch.Tensor, torch.Tensor]) -> None:
     """torch's guards would end the process."""
@@ -68,6 +71,7 @@ def test_nested_tensors_are_refused(known: tuple[torch.Tensor, torch.Tensor]) ->
             product(torch.nested.nested_tensor([a, a], layout=layout), b)
 
 
+@pytest.mark.keeps
 def test_modes_and_transforms_see_the_call(known: tuple[torch.Tensor, torch.Tensor]) -> None:
     """Also where the tensors themselves are plain."""
     a, b = known
@@ -97,6 +101,7 @@ def test_gradients_are_recorded_where_they_are_requested() -> None:
     torch.testing.assert_close(torch.autograd.grad(product(a, b).sum(), a)[0], b.sum(1).expand(4, 5))
 
 
+@pytest.mark.keeps
 def test_conjugate_views_are_known() -> None:
     a, b = (torch.rand(4, 4, dtype=torch.complex128) for _ in range(2))
     for _ in range(4):
@@ -106,6 +111,7 @@ def test_conjugate_views_are_known() -> None:
     assert CALLS.find(("ck,kd->cd", (), ()), (a.conj(), b))[0].launch is not None
 
 
+@pytest.mark.keeps
 def test_what_is_outdated_is_not_found(known: tuple[torch.Tensor, torch.Tensor]) -> None:
     outdate()
     assert CALLS.find(WORDS, known)[0] is None
@@ -118,6 +124,7 @@ def keep(calls: Calls, words: Any, given: tuple[torch.Tensor, ...], call: Any) -
     calls.keep(calls.find(words, given)[1], given, call)
 
 
+@pytest.mark.keeps
 def test_calls_of_the_same_words_are_told_apart_by_their_tensors() -> None:
     calls, tensors = Calls(64), [(torch.rand(rows, 4),) for rows in range(1, 40)]
     odd = torch.rand(64)
@@ -129,6 +136,7 @@ def test_calls_of_the_same_words_are_told_apart_by_their_tensors() -> None:
     assert calls.find("other words", tensors[0])[0] is None
 
 
+@pytest.mark.keeps
 def test_one_tensor_twice_is_another_call() -> None:
     calls, same, other = Calls(4), torch.rand(4, 4), torch.rand(4, 4)
     keep(calls, "words", (same, same), "one tensor")
@@ -142,6 +150,7 @@ def test_one_tensor_twice_is_another_call() -> None:
     assert calls.find("words", (other, same, same))[0] is None
 
 
+@pytest.mark.keeps
 def test_the_table_is_bounded_and_the_longest_not_renewed_goes_first() -> None:
     calls, given = Calls(2), (torch.rand(4, 4),)
     for words in ("first", "second"):
@@ -165,6 +174,7 @@ def test_words_without_a_hash_are_kept_and_found_nowhere() -> None:
     assert len(calls) == 0
 
 
+@pytest.mark.keeps
 def test_a_signature_takes_the_place_of_guards_that_torch_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch._C._dynamo.guards, "TensorGuards", None)
     calls, a, b = Calls(8), torch.rand(4, 6), torch.rand(4, 6)

@@ -139,6 +139,7 @@ def test_every_table_has_a_call_here() -> None:
     assert {table.name for table in every_table() if isinstance(table, Memo)} <= {*CALLS, "test"}
 
 
+@pytest.mark.keeps
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 @pytest.mark.parametrize("name", CALLS)
 def test_nothing_outdated_is_served(
@@ -182,6 +183,7 @@ def test_nothing_is_kept_where_that_is_turned_off(
     assert [value for cache, value in served if cache == name]
 
 
+@pytest.mark.keeps
 def test_a_value_that_is_outdated_while_it_is_made_is_not_kept() -> None:
     memo = Memo("test", 4)
 
@@ -194,6 +196,7 @@ def test_a_value_that_is_outdated_while_it_is_made_is_not_kept() -> None:
     assert memo.made("key", lambda: "new") == memo.made("key", lambda: "newer") == "new"
 
 
+@pytest.mark.keeps
 def test_entries_of_earlier_generations_go() -> None:
     memo = Memo("test", 64)
     for at in range(5):

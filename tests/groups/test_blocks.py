@@ -138,6 +138,7 @@ def test_gradients_may_be_negative_views() -> None:
         assert torch.equal(negative, plain)
 
 
+@pytest.mark.keeps
 def test_the_precision_of_all_calls_is_that_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
     monkeypatch.setattr("weft.groups.packed.PackedPlan", lambda *given: made.append(given) or PackedPlan(*given))

@@ -222,6 +222,7 @@ def shaken(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> list[tuple[torch.T
     return [(a.clone() + 1, b.clone() * 2) for a, b in pairs]
 
 
+@pytest.mark.keeps
 @pytest.mark.parametrize("backend", ["cpu", "triton"])
 def test_a_group_that_lies_as_one_before_is_not_read_again(backend: str) -> None:
     pairs = group("mk,kn->mn", 7, 9, seed=5)

@@ -292,6 +292,7 @@ def test_the_library_of_handlers_is_kept_and_made_anew_where_it_is_damaged(monke
         assert len(built) == expected
 
 
+@pytest.mark.keeps
 @pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
 def test_calls_of_buffers_that_come_again_are_launched_without_python(monkeypatch):
     """Python runs the first two calls of the same buffers; few more, as places of others may be theirs."""

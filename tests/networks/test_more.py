@@ -63,6 +63,7 @@ def test_constants_are_contracted_once() -> None:
     torch.testing.assert_close(function(net.tensors[2]), torch.relu(net.tensors[0] @ net.tensors[1]) @ net.tensors[2])
 
 
+@pytest.mark.keeps
 def test_reuse_repeats_what_changed_alone() -> None:
     net = chain(6)
     tensors = list(net.tensors)
@@ -208,6 +209,7 @@ def test_the_step_that_makes_nan_or_inf_is_named() -> None:
         sliced(torch.ones(3, 3), b, c)
 
 
+@pytest.mark.keeps
 def test_ctrl_c_comes_between_slices_and_the_call_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     net = chain(4)
     planned = weft.network(net.equation, *net.tensors, slices="bc")
@@ -231,6 +233,7 @@ def test_ctrl_c_comes_between_slices_and_the_call_goes_on(monkeypatch: pytest.Mo
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+@pytest.mark.keeps
 @pytest.mark.parametrize("ignored", [True, False])
 def test_a_program_that_handles_ctrl_c_itself_still_does(monkeypatch: pytest.MonkeyPatch, ignored: bool) -> None:
     net = chain(4)

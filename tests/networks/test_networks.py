@@ -359,6 +359,7 @@ def test_einsum_of_many_takes_what_the_last_step_may_be_asked_for() -> None:
     torch.testing.assert_close(found, net.expected + bias)
 
 
+@pytest.mark.keeps
 def test_an_equal_einsum_is_found_by_one_look_up(monkeypatch: pytest.MonkeyPatch) -> None:
     net = chain(5, seed=5)
     weft.einsum(net.equation, *net.tensors)

@@ -35,6 +35,7 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> list[Graph]:
     return Graph.captured
 
 
+@pytest.mark.keeps
 def test_known_addresses_are_replayed_and_others_gathered(graphs: list[Graph]) -> None:
     net = chain(6)
     planned = weft.network(net.equation, *net.tensors)
@@ -60,6 +61,7 @@ def test_known_addresses_are_replayed_and_others_gathered(graphs: list[Graph]) -
     assert len(replay._graphs) == 2
 
 
+@pytest.mark.keeps
 def test_a_kernel_that_is_exchanged_drops_the_graphs(graphs: list[Graph]) -> None:
     net = chain(5)
     planned = weft.network(net.equation, *net.tensors)
@@ -87,6 +89,7 @@ def test_a_kernel_that_is_exchanged_drops_the_graphs(graphs: list[Graph]) -> Non
     assert not replay._graphs
 
 
+@pytest.mark.keeps
 def test_operands_are_gathered_where_memory_is_left_for_copies(graphs: list[Graph]) -> None:
     """The steps take five of the six operands, of 4 x 4 float64 each; the last one is launched apart."""
     net = chain(6)
@@ -107,6 +110,7 @@ def test_operands_are_gathered_where_memory_is_left_for_copies(graphs: list[Grap
         assert (replay._gathering is None) == (count == 0)
 
 
+@pytest.mark.keeps
 def test_copies_of_parts_take_as_much_as_is_said(graphs: list[Graph]) -> None:
     """The parts of a slice have gaps: rows of a matrix that is cut along its last mode."""
     net = chain(5)
@@ -121,6 +125,7 @@ def test_copies_of_parts_take_as_much_as_is_said(graphs: list[Graph]) -> None:
     assert held == gathered_bytes(planned.plan.tree, planned.plan.dtypes)
 
 
+@pytest.mark.keeps
 def test_slices_are_gathered_one_by_one(graphs: list[Graph]) -> None:
     net = chain(5)
     planned = weft.network(net.equation, *net.tensors, slices="bc")

@@ -140,6 +140,7 @@ def test_what_is_no_group_is_refused(refused: list[dict[str, Any]]) -> None:
         planned(*net.tensors, group=7)
 
 
+@pytest.mark.keeps
 def test_a_rank_that_ends_is_named_on_the_others() -> None:
     begun = time.monotonic()
     first, second, third = on_ranks(3, cases.one_ends, limit=40)
@@ -151,6 +152,7 @@ def test_a_rank_that_ends_is_named_on_the_others() -> None:
     assert time.monotonic() - begun < 20
 
 
+@pytest.mark.keeps
 def test_an_interrupted_run_goes_on_from_its_checkpoint(four: list[dict[str, Any]], folder: Path) -> None:
     found = [one["checkpoints"] for one in four]
     for name in ("sum", "parts"):
@@ -173,6 +175,7 @@ def test_an_interrupted_run_goes_on_from_its_checkpoint(four: list[dict[str, Any
     assert all(one["more ranks"] for one in found)
 
 
+@pytest.mark.keeps
 def test_a_call_without_a_checkpoint_is_resumed_by_all(four: list[dict[str, Any]]) -> None:
     assert [one["resumed"] for one in four] == [True] * 4
 

@@ -52,6 +52,7 @@ def test_every_field_is_here() -> None:
     assert {each.name for each in fields(StepOptions)} == {"options", "halves"}
 
 
+@pytest.mark.keeps
 @pytest.mark.parametrize("name", FIELDS)
 def test_calls_that_differ_in_an_option_share_no_plan(name: str) -> None:
     one, other = FIELDS[name]
@@ -156,6 +157,7 @@ def network_of(tree: Any, **options: Any) -> Any:
     return weft.hooks.tree._network(tree, [A, B, C], options)
 
 
+@pytest.mark.keeps
 @pytest.mark.parametrize("set_by", ["with", "everywhere"])
 def test_a_tree_has_the_precision_of_its_own_call(set_by: str, in_any_precision: None) -> None:
     tree = _tree()

@@ -85,6 +85,7 @@ def called_functions(call: Callable[[], Any]) -> list[CodeType]:
     return entered[1:]  # without `call` itself
 
 
+@pytest.mark.keeps
 @pytest.mark.parametrize("given", [False, True])
 def test_a_known_call_is_seven_functions_in_five_files_from_its_launch(given: bool) -> None:
     a, b = torch.rand(4, 5), torch.rand(5, 6)
@@ -152,6 +153,7 @@ def _rows(x: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
     return x * row
 
 
+@pytest.mark.keeps
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex64, torch.int64])
 @pytest.mark.parametrize("kind", KNOWN)
 def test_what_a_known_call_may_have(kind: str, dtype: torch.dtype) -> None:
@@ -167,6 +169,7 @@ def test_what_a_known_call_may_have(kind: str, dtype: torch.dtype) -> None:
     torch.testing.assert_close(call(*second), expected(*second))
 
 
+@pytest.mark.keeps
 def test_a_plan_knows_operands_by_name_too() -> None:
     a, b, bias = torch.rand(4, 5), torch.rand(5, 6), torch.rand(6)
     plan = weft.plan("ik,kj->ij", a, b, epilogue=weft.functions.bias, operands={"bias": ("j", bias)})
@@ -217,6 +220,7 @@ def test_a_c_that_is_not_read_needs_nothing() -> None:
         torch.testing.assert_close(weft.contract("ik,kj->ij", a, b, c=c), a @ b + c)
 
 
+@pytest.mark.keeps
 def test_memory_that_runs_out_in_a_known_call(monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = torch.rand(4, 14), torch.rand(14, 6)  # of a plan that no other test has called
     plan = weft.plan("ik,kj->ij", a, b)
@@ -255,6 +259,7 @@ def test_a_plan_that_promotes_reads_c_so_with_gradients_too() -> None:
     torch.testing.assert_close(move(x, c=np.ones((3, 2), np.float32)).detach(), a.T + 1)
 
 
+@pytest.mark.keeps
 def test_a_lack_of_memory_is_told_by_the_kernel_that_serves(monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = torch.rand(4, 15), torch.rand(15, 6)
     plan = weft.plan("ik,kj->ij", a, b)

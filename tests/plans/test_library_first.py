@@ -191,6 +191,7 @@ def test_a_plan_that_is_warmed_has_its_kernel_at_once(soon: None) -> None:
     assert torch.equal(plan(a, b), planned(specialize="now")(a, b))
 
 
+@pytest.mark.keeps
 def test_a_network_that_is_warmed_has_its_kernels_at_once(soon: None) -> None:
     tensors = [torch.randn(30, 30) for _ in range(5)]
     net = weft.network("ab,bc,cd,de,ef->af", *tensors)
