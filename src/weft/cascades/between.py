@@ -17,6 +17,7 @@ from torch import fx
 
 from weft.cascades.notation import CascadeNotation, labels_of
 from weft.errors import FunctionError, ShapeError
+from weft.fn.graphs import behind
 from weft.fn.pointwise import RecordedFunction
 from weft.fn.reductions import is_reduction
 from weft.fn.trace import trace
@@ -74,14 +75,7 @@ class Between:
 
     def ancestors(self, nodes: Sequence[fx.Node], known: Mapping[fx.Node, Any] | frozenset[fx.Node]) -> set[fx.Node]:
         """The nodes that enter some, themselves included; what lies behind a known one does not count."""
-        found: set[fx.Node] = set()
-        waiting = list(nodes)
-        while waiting:
-            node = waiting.pop()
-            if node not in found:
-                found.add(node)
-                waiting += () if node in known else node.all_input_nodes
-        return found
+        return behind(*nodes, cut=known)
 
     def function(
         self, results: Sequence[fx.Node], given: Sequence[fx.Node], settled: Collection[fx.Node] = (),
@@ -92,9 +86,9 @@ class Between:
         for at, node in enumerate(given):
             new[node] = graph.placeholder(f"x{at}")
             new[node].meta.update(dtype=node.meta["dtype"], scalar=False)
-        behind = self.ancestors(results, frozenset(given))
+        needed = self.ancestors(results, frozenset(given))
         for node in self.calls:
-            if node in behind and node not in new:
+            if node in needed and node not in new:
                 new[node] = new[node.args[1]] if node in settled else graph.node_copy(node, new.__getitem__)
         found = tuple(new[node] for node in results)
         graph.output(found[0] if alone else found)

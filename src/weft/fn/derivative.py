@@ -160,7 +160,7 @@ def _recorded(call: Callable[..., Any], inputs: Mapping[str, torch.dtype], hook:
 def _alone(graph: fx.Graph, wanted: fx.Node, names: Sequence[str], cut: Mapping[fx.Node, str]) -> Derived:
     """One value of a graph as a function of what it depends on; nodes of `cut` are inputs where that spares others."""
     offered = dict(zip((node for node in graph.nodes if node.op == "placeholder"), names, strict=True))
-    depends, short = behind(wanted), behind(wanted, cut)
+    depends, short = behind(wanted), behind(wanted, cut=cut)
     plain = {offered[node] for node in depends if node in offered}
     read = {cut.get(node) or offered[node] for node in short if node in cut or node in offered}
     if plain - set(cut.values()) > read - set(cut.values()):

@@ -20,10 +20,10 @@ def run(graph: fx.Graph, arguments: Iterable[Any], call: Callable[[fx.Node, Any,
     return tuple([known[node] for node in results_of(graph)])
 
 
-def behind(node: fx.Node, cut: Collection[fx.Node] = ()) -> set[fx.Node]:
-    """A value and those that it depends on; what lies behind a node that is cut does not count."""
+def behind(*nodes: fx.Node, cut: Collection[fx.Node] = ()) -> set[fx.Node]:
+    """Values and those that they depend on; what lies behind a node that is cut does not count."""
     seen: set[fx.Node] = set()
-    waiting = [node]
+    waiting = [*nodes]
     while waiting:
         one = waiting.pop()
         if one not in seen:

@@ -156,7 +156,7 @@ class LibraryPart:
         if fused is None or not lone or not isinstance(sums, Matrices):
             return None
         in_place, (shape, strides, dtype, device) = self._in_place, new
-        product = sums.direct if in_place and sums.returns else None if in_place else sums.alone
+        product = sums.direct if in_place and sums.returns else None if in_place else sums.unplaced
         if product is None:
             return None
         ready = False

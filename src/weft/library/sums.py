@@ -209,7 +209,7 @@ class Matrices(OfMatrices):
         once = self._c is not None and (not scheme.rounds_sums or is_rounded_once(self._c.shape, *sizes))
         self.adds = once and not scheme.follows and self._products.adds  # C as well
         #: Sums in memory of torch's, of operands that are matrices as they lie.
-        self.alone = self._without_place(contraction) if self._products.fuses else None
+        self.unplaced = self._without_place(contraction) if self._products.fuses else None
         self.direct = self._direct(contraction)
         products = self._products
         if isinstance(products, MatrixProducts) and self.direct is not None and self._d is not None and (
@@ -295,8 +295,8 @@ class Matrices(OfMatrices):
         return self._left.of(a, aux), self._right.of(b, aux)
 
     def made(self, a: Tensor, b: Tensor, alpha: Scalar, aux: AuxTensors) -> Tensor:
-        if alpha == 1 and self.alone is not None and not any_autocast():
-            found = self.alone(a, b, None, None)
+        if alpha == 1 and self.unplaced is not None and not any_autocast():
+            found = self.unplaced(a, b, None, None)
         else:
             found = self._products.made(*self._factors(a, b, aux), alpha)
         return found if found.shape == self._shape else found.reshape(self._shape)

@@ -52,7 +52,7 @@ def _returned(w: TritonWriter, node: fx.Node, inputs: list[Held]) -> str:
     (name, held), dtype = written(w, node), node.meta["dtype"]
     if held != dtype:
         name = w.let(w.converted_to(name, dtype))
-    read = {each.target for each in behind(node, w.known)}
+    read = {each.target for each in behind(node, cut=w.known)}
     for unread in (entry.name for entry in inputs if entry.name not in read):
         spread = w.fresh()
         w.line(f"{spread}, _ = tl.broadcast({name}, {unread})")
