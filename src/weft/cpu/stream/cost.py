@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
+from itertools import permutations
 from typing import NamedTuple
 
 from weft.cpu.host import costs
-from weft.cpu.stream.nest import Nest, StreamAxis
+from weft.cpu.stream.nest import Nest
 from weft.cpu.stream.params import IN_PLACE, SQUARES
 from weft.cpu.stream.types import StreamTypes, types_of
-from weft.spec import Contraction
+from weft.spec import Contraction, Role
 
-LINE = 64
+_OVERLAP = 0.75  # of the shorter of arithmetic and memory's work that the longer one hides
+_START = 32  # bytes that memory could have moved while a run of neighbours begins, as it does for runs of 16 or less
 
 
 class _StreamCost(NamedTuple):
@@ -58,21 +60,22 @@ def seconds(contraction: Contraction, nest: Nest) -> float:
             busy += products / (1 if y[at] else y.extent / across) * _packed(way, types.operand_size)
     if not nest.writes:
         busy += kept * (cost.item + (_packed(nest.ways[2], types.result_size) if nest.ways[2] != IN_PLACE else 0.0))
-    return max(busy, _read(_touched(nest, types))) * (cost.writes if nest.writes else 1.0)
+    read = _read(_moved(nest, types))
+    whole = max(busy, read) + (1 - _OVERLAP) * min(busy, read)
+    return whole if any(mode.role is Role.K for mode in contraction.modes) else whole * cost.writes
 
 
 def _packed(way: int, size: int) -> float:
     return _cost().turned * max(size / 4, 0.5) if way == SQUARES else _cost().single
 
 
-def _touched(nest: Nest, types: StreamTypes) -> float:
-    """Bytes that memory moves: whole lines where neither of a tile's modes is contiguous."""
+def _moved(nest: Nest, types: StreamTypes) -> float:
+    """Bytes that memory moves: items, and what beginning their runs costs."""
     axes = (*nest.outer, *nest.sums, nest.x, nest.y)
     total = 0.0
     for at, size in ((2, types.operand_size), (3, types.operand_size), (4, types.result_size)):
         items = math.prod(axis.extent for axis in axes if axis[at])
-        spread = LINE / size if 1 not in (nest.x[at], nest.y[at]) and items > 1 else 1.0
-        total += items * size * spread * _seldom(nest, at)
+        total += items * size * (1 + _START / max(_run(nest, at) * size, 16))
     return total
 
 
@@ -80,17 +83,9 @@ def _read(size: float) -> float:
     return size / (_cost().memory if size > _cost().cache else _cost().near)
 
 
-def _seldom(nest: Nest, at: int) -> float:
-    """The cost of reading runs of x, relative to a stream, in tiles whose next one is stored elsewhere."""
-    x, y = nest.x, nest.y
-    if x[at] != 1 or x.extent >= ALONG_PAGE or y[at] == x.extent:
-        return 1.0
-    return 1.3 if any(_between(axis, x, y, at) for axis in (*nest.outer, *nest.sums)) else 1.0
-
-
-ALONG_PAGE = 1024  # items of a run that is as good as a stream
-
-
-def _between(axis: StreamAxis, x: StreamAxis, y: StreamAxis, at: int) -> bool:
-    """Whether a mode of the loops around is stored between those of a tile in memory."""
-    return 0 < axis[at] < y[at] or (y[at] == 0 and axis[at] > 0)
+def _run(nest: Nest, at: int) -> int:
+    """Neighbours in memory that a tile reads one after the other."""
+    for (axis, block), (other, rows) in permutations(zip((nest.x, nest.y), nest.blocks, strict=True)):
+        if axis[at] == 1:
+            return block * rows if block == axis.extent == other[at] else block
+    return 1

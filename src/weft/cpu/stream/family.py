@@ -47,11 +47,9 @@ def _reuse(contraction: Contraction) -> float:
 
 
 def schedules(contraction: Contraction, target: Target) -> Candidates:
-    threads = max(target.processors, 1)
-    found = [best_schedule(contraction, threads)]
-    if (real := in_parts(contraction)) is not None:
-        found.append(replace(best_schedule(real, threads), in_parts=True))
-    return Candidates(tuple(found))
+    real = in_parts(contraction)  # wherever there are parts: an infinity times a complex one would be no number
+    found = best_schedule(contraction if real is None else real, max(target.processors, 1))
+    return Candidates((replace(found, in_parts=real is not None),))
 
 
 def predict(contraction: Contraction, schedule: StreamSchedule, target: Target) -> float:
