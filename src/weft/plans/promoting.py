@@ -257,7 +257,7 @@ class PromotingLaunch:
         predicted, schedule = self._seconds, self._serving.choice.best.schedule
         told = f"{schedule} took {duration(seconds)} where {duration(predicted)} were predicted"
         log.info("%s: %s", self._asked.description.text, told)
-        self._seconds, self._corrections = seconds, self._corrections + 1
+        self._seconds, self._corrections, self._reason = seconds, self._corrections + 1, f": {told}"
         known = self._measured
         offer = corrected(self._asked, self._serving.choice, known) if self._corrections <= _CORRECTIONS else None
         plain = replace(self._serving.tier, then=None, switch_at=None, look_at=None, why=told)
@@ -268,7 +268,6 @@ class PromotingLaunch:
             if plain.name != SPECIALISED and not waits:
                 self._look(call + 1)  # with what was measured
             return
-        self._reason = f": {told}"
         tier = promotion.taken_over(
             plain, call + 1, seconds, offer.name, offer.seconds, offer.ready, worth=offer.worth
         )  # fmt: skip
