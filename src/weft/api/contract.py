@@ -319,8 +319,7 @@ def plan(
     >>> torch.allclose(p(a, b), a @ b)
     True
     """
-    if any_autocast():
-        options = with_autocast(options, a, b, out)
+    options = with_autocast(options, a, b, out)
     functions = (*[options.get(hook) for hook in HOOKS[:3]], epilogue)
     asked, beside = said_options({name: value for name, value in options.items() if name not in HOOKS})
     text, prints = equation if type(equation) is str else as_key(equation), fingerprints(functions)

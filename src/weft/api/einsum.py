@@ -12,13 +12,13 @@ from typing import Any
 import torch
 
 from weft.algebra import Algebra, find
-from weft.api.autocast import with_autocast
+from weft.api.autocast import is_cast, with_autocast
 from weft.api.contract import contract
 from weft.api.entry import bare, contraction
 from weft.api.keywords import signed
 from weft.api.lookup import as_key, one_of, said_options
 from weft.api.permute import moved, permute, words_of_permute
-from weft.base.arrays import any_autocast, as_results, as_tensors, is_array, returned, without_memory, without_neg
+from weft.base.arrays import as_results, as_tensors, is_array, returned, without_memory, without_neg
 from weft.base.describe import describe_many
 from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced
 from weft.engine.calls import CALLS
@@ -65,7 +65,7 @@ def einsum_of_few(arguments: tuple[Any, ...], keywords: dict[str, Any], given: S
             read_order(keywords["optimize"])
             keywords = {name: value for name, value in keywords.items() if name != "optimize"}
         notation, operands = read_einsum(arguments)
-        if any_autocast() and len(operands) > 1:
+        if len(operands) > 1:
             keywords = with_autocast(keywords, operands[0], operands[1], keywords.get("out"))
         if not operands:
             raise NotationError("einsum needs an equation and operands")
@@ -145,7 +145,7 @@ def _of_one(
         result = permute(x, equation, out=target, **moving)
         known, _ = CALLS.find(words_of_permute(equation, None, moving, target is not None), (x,))
         return result, None if known is None else partial(_moved, known)
-    if any_autocast() and x.is_floating_point() and last.get("precision") is None:
+    if is_cast(x) and last.get("precision") is None:
         last = {**last, "precision": x.dtype}  # autocast is about products of two
     algebra = find(last.get("algebra", "plus_times"))
     if algebra is not None:

@@ -98,8 +98,8 @@ def permute(
         return _reduced(x, equation, reduce, given)
     if is_dynamo_compiling():
         return as_operation("permute")(x, equation, fn, c, alpha, beta, out, extents, options)
-    c, beta = addition(c, beta, out)
-    if is_array(equation) and not is_array(x):
+    c, beta = (c, 1.0) if beta is None else addition(c, beta, out)
+    if type(equation) is not str and is_array(equation) and not is_array(x):
         x, equation = equation, x
     tensors, place = (x,) if out is None else (x, out), None
     if c is None and extents is None and type(alpha) in _PLAIN and type(beta) in _PLAIN and alpha == 1 == beta:

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import torch
 import torch._subclasses.schema_check_mode  # which setting modes aside imports: with weft, not in a first call
+from torch._ops import _len_torch_dispatch_stack_pre_dispatch
 from torch.utils._python_dispatch import _disable_current_modes
 from typing_extensions import TypeVar
 
@@ -64,10 +65,15 @@ def outside_inference() -> Iterator[None]:
         yield
 
 
-@contextmanager
-def outside_transforms() -> Iterator[None]:
+def outside_transforms() -> AbstractContextManager[None]:
     """Whatever is made here is what it seems, and may be kept: transforms of torch.func and modes are set aside, and so
     is inference mode."""
+    modes = dispatch_modes() + _len_torch_dispatch_stack_pre_dispatch()
+    return _set_aside() if modes or is_transforming() or torch.is_inference_mode_enabled() else nullcontext()
+
+
+@contextmanager
+def _set_aside() -> Iterator[None]:
     layers = []
     while torch._C._functorch.peek_interpreter_stack() is not None:
         layers.append(torch._C._functorch.pop_dynamic_layer_stack())

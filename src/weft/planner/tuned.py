@@ -83,6 +83,8 @@ def keep_here(choice: Choice, workspace_limit: int | None) -> None:
 
 def kept_here(description: Description, backend: str, target: Target, workspace_limit: int | None) -> Choice | None:
     """The tuned choice whose kernels this process has; None where there is none."""
+    if not _here.keys():  # most processes have tuned nothing
+        return None
     found: Choice | None = _here.get(_place_here(description, backend, target, workspace_limit))
     return found
 
