@@ -132,6 +132,7 @@ lint: $(READY)
 	$(PY) -m ruff check src packages tests conftest.py tools
 	$(PY) tools/words.py
 	$(PY) tools/devices.py
+	$(PY) tools/count_lines.py --check
 	$(PY) -m mypy
 
 # Pages to out/docs, a warning being an error.

@@ -1,18 +1,23 @@
 """Count the package: files, raw lines and lines of code (without blanks, comments and docstrings), a row for each room.
 
 python -m count_lines [folder ...]
+python -m count_lines --check     fail where a room of weft has more code than tools/ceilings.json allows
+python -m count_lines --set       allow what stands, and 3 % more
 """
 
 from __future__ import annotations
 
 import ast
 import io
+import json
 import sys
 import tokenize
 from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+CEILINGS = Path(__file__).with_name("ceilings.json")
+ROOM_TO_GROW = 1.03
 FOLDERS = ("src/weft", "packages/weft-bench/src/weft_bench")
 _SILENT = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 
@@ -38,16 +43,50 @@ def class_names(folder: Path) -> Counter[str]:
     return found
 
 
+def rooms_of(folder: Path) -> dict[str, list[int]]:
+    """Files, raw lines and lines of code of each room."""
+    rooms: dict[str, list[int]] = {}
+    for file in sorted(folder.rglob("*.py")):
+        parts = file.relative_to(folder).parts
+        text = file.read_text()
+        row = rooms.setdefault(parts[0] if len(parts) > 1 else ".", [0, 0, 0])
+        for at, more in enumerate((1, text.count("\n"), code_lines(text))):
+            row[at] += more
+    return rooms
+
+
+def over_ceilings() -> list[str]:
+    """A sentence for each room of weft that is larger than its ceiling, or has none."""
+    ceilings, found = json.loads(CEILINGS.read_text()), []
+    for room, (_, _, code) in rooms_of(ROOT / FOLDERS[0]).items():
+        if room not in ceilings:
+            found.append(f"{room} has no ceiling in {CEILINGS.name}: a new room takes its lines from another")
+        elif code > ceilings[room]:
+            found.append(f"{room} has {code} lines of code, its ceiling is {ceilings[room]}: remove what these replace")
+    return found
+
+
+def set_ceilings() -> None:
+    """Write what stands, and some per cent more, as the ceilings."""
+    rooms = rooms_of(ROOT / FOLDERS[0])
+    ceilings = {room: int(ROOM_TO_GROW * code) for room, (_, _, code) in rooms.items()}
+    CEILINGS.write_text(json.dumps(ceilings, indent=1) + "\n")
+
+
 def main(folders: list[str]) -> None:
-    for name in folders or FOLDERS:
+    if folders == ["--set"]:
+        set_ceilings()
+    elif folders == ["--check"]:
+        if over := over_ceilings():
+            raise SystemExit("\n".join(over))
+    else:
+        show(folders or list(FOLDERS))
+
+
+def show(folders: list[str]) -> None:
+    for name in folders:
         folder = ROOT / name
-        rooms: dict[str, list[int]] = {}
-        for file in sorted(folder.rglob("*.py")):
-            parts = file.relative_to(folder).parts
-            text = file.read_text()
-            row = rooms.setdefault(parts[0] if len(parts) > 1 else ".", [0, 0, 0])
-            for at, more in enumerate((1, text.count("\n"), code_lines(text))):
-                row[at] += more
+        rooms = rooms_of(folder)
         print(f"{name}\n{'room':<20}{'files':>7}{'lines':>9}{'code':>9}")
         for room, (files, raw, code) in rooms.items():
             print(f"{room:<20}{files:>7}{raw:>9}{code:>9}")
