@@ -20,7 +20,7 @@ import weft
 pytest.importorskip("numba")
 pytest.importorskip("weft_kernels")
 
-from weft.cpu import jit, level, packed
+from weft.cpu import jit, level, machine_code
 from weft.cpu.level import LEVELS
 from weft.cpu.machine_code import MachineCode
 from weft.machine import folder as folders
@@ -125,7 +125,7 @@ def test_a_damaged_shelf_is_one_sentence_and_all_goes_on(
 @on_a_level
 def test_a_pack_of_another_version_is_never_used(shelf: Path, built: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     shelf.write_bytes(built)
-    monkeypatch.setattr(packed, "digest", lambda: "of other code")
+    monkeypatch.setattr(machine_code, "sources_digest", lambda: "of other code")
     jit.folder.cache_clear()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -138,13 +138,13 @@ def test_an_entry_that_needs_what_is_not_there_is_compiled(
     shelf: Path, built: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shelf.write_bytes(built)
-    load = packed.load
+    load = machine_code.from_pack
 
     def with_more(source: str) -> MachineCode | None:
         code = load(source)
         return code and code._replace(needs=("a_function_of_another_library",))
 
-    monkeypatch.setattr(packed, "load", with_more)
+    monkeypatch.setattr(jit, "from_pack", with_more)
     assert called(times(3)) == 21
     assert was_compiled()
 
@@ -218,7 +218,8 @@ def test_every_level_is_compiled_for_on_any_machine(tmp_path: Path) -> None:
     machines = {"x86-64-v4": 62, "x86-64-v3": 62, "aarch64": 183}
     sizes = {}
     for each in LEVELS:
-        _, _, content = (pack.Shelf(tmp_path / f"{each.name}.pack").get(packed.key_of(VECTORS)) or b"").partition(b"\n")
+        entry = pack.Shelf(tmp_path / f"{each.name}.pack").get(machine_code.pack_key(VECTORS)) or b""
+        content = entry.partition(b"\n")[2]
         assert content[:5] == b"\x7fELF\x02"
         assert int.from_bytes(content[18:20], "little") == machines[each.name]
         sizes[each.name] = content
@@ -228,12 +229,14 @@ def test_every_level_is_compiled_for_on_any_machine(tmp_path: Path) -> None:
 
 def test_the_digest_covers_all_that_sources_import() -> None:
     """The files that sources name, and those of the CPU's code that these import."""
-    named = {file for pattern in packed.CODE for file in PACKAGE.glob(pattern)}
-    texts = [file.read_text() for folder in ("cpu", "fn") for file in (PACKAGE / folder).rglob("*.py")]
+    named = {file for pattern in machine_code.CODE for file in PACKAGE.glob(pattern)}
+    texts = [file.read_text() for folder in ("cpu", "fn", "library", "cascades")
+             for file in (PACKAGE / folder).rglob("*.py")]  # fmt: skip
     found = {
         module for text in texts for source in re.findall(r'"""\\\n(.*?)"""', text, re.DOTALL)
         for module in re.findall(r"^from (weft\.[\w.]+) import", source, re.MULTILINE)
     }  # fmt: skip
+    found |= {module for text in texts for module in re.findall(r'"(weft\.cpu\.[\w.]*kernel)\.', text)}
     waiting = [file for module in found if (file := file_of(module)).exists()]
     assert len(waiting) > 8
     reached: set[Path] = set()
@@ -270,7 +273,7 @@ def test_a_first_contraction_imports_no_numba(tmp_path: Path) -> None:
     """With the shelf of this checkout, where one was built."""
     assert HOST is not None
     shelf = build_cpu.FOLDER / f"{HOST.name}.pack"
-    if not shelf.exists() or pack.Shelf(shelf).about["code"] != packed.digest():
+    if not shelf.exists() or pack.Shelf(shelf).about["code"] != machine_code.sources_digest():
         pytest.skip("this checkout has no pack of its code: make kernels")
     places = {"WEFT_CACHE_DIR": str(tmp_path), "WEFT_KERNELS": str(build_cpu.FOLDER)}
     command = [sys.executable, "-c", CONTRACTS]
@@ -281,7 +284,7 @@ def test_a_first_contraction_imports_no_numba(tmp_path: Path) -> None:
 def test_a_shelf_is_stale_where_it_holds_other_sources(tmp_path: Path) -> None:
     shelf = tmp_path / "x86-64-v4.pack"
     assert build_cpu.stale(shelf, [times(3)])
-    pack.write_shelf(shelf, {packed.key_of(times(3)): b""}, {})
+    pack.write_shelf(shelf, {machine_code.pack_key(times(3)): b""}, {})
     assert not build_cpu.stale(shelf, [times(3)])
     assert build_cpu.stale(shelf, [times(3), times(5)])
     shelf.write_bytes(b"something else")

@@ -33,8 +33,7 @@ EXTENTS = PRODUCTS + row_call.WORDS
 
 _SOURCE = HEAD + """\
 from weft.cpu.gett.vector import allocate, fetch_add, load_word, release, whole_vectors
-from weft.cpu.row_products import first_product, second_product
-from weft.cpu.row_reductions import better, row_extreme, row_place, row_sum
+from weft.cpu.row_kernel import better, first_product, row_extreme, row_place, row_sum, second_product
 {memory}
 
 @cfunc("void(int64)", error_model="numpy", fastmath={{"contract"}})

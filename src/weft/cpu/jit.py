@@ -1,9 +1,9 @@
 """numba at first use: functions compiled to an address, and kept on disk under weft's cache folder.
 
-Each compiled function is a C callback, written as text. weft's own are built ahead (`weft.cpu.packed`) and linked
-without numba. Others, and those that the pack lacks, are compiled in memory; their machine code is kept
-(`weft.cpu.machine_code`), and later processes link that. The folder's name has the digest of the code that sources
-name and the versions of what compiles it.
+Each compiled function is a C callback, written as text. weft's own are built ahead and linked without numba. Others,
+and those that the pack lacks, are compiled in memory; their machine code is kept, and later processes link that (see
+`weft.cpu.machine_code`). The folder's name has the digest of the code that sources name and the versions of what
+compiles it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import hashlib
 import importlib.util
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from importlib import metadata
@@ -23,9 +23,8 @@ from typing import Any, NamedTuple
 from weft.base.log import log
 from weft.base.memory import has_room
 from weft.base.settings import turns_off
-from weft.cpu import packed
-from weft.cpu.llvm import ROOM, need_room
-from weft.cpu.machine_code import CodeStore, MachineCode
+from weft.cpu.level import ROOM, need_room
+from weft.cpu.machine_code import CodeStore, MachineCode, from_pack, sources_digest
 from weft.machine.store import cache_directory
 
 _lock = RLock()
@@ -58,7 +57,7 @@ def turned_off() -> bool:
 @lru_cache
 def folder() -> Path:
     """The folder of compiled functions."""
-    software = f"{metadata.version('numba')} {metadata.version('llvmlite')} {packed.digest()}"
+    software = f"{metadata.version('numba')} {metadata.version('llvmlite')} {sources_digest()}"
     return cache_directory() / "cpu" / hashlib.sha256(software.encode()).hexdigest()[:16]
 
 
@@ -72,6 +71,23 @@ def collecting(address: int) -> Iterator[set[str]]:
         yield found
     finally:
         _collected = None
+
+
+def kernel_source(kernel: str, *values: str, words: str = "frame", types: Sequence[str] = ()) -> str:
+    """The source of a callback that is one of weft's kernels (module and name), of so many words.
+
+    `values`: what the kernel takes behind them to tell number types apart; they name these `types` of numba's.
+    """
+    module, _, name = kernel.rpartition(".")
+    return f"""\
+from numba import {", ".join(("cfunc", *types))}
+from {module} import {name}
+
+
+@cfunc("void({", ".join(["int64"] * len(words.split()))})", error_model="numpy")
+def entry({words}):
+    {name}({", ".join((words, *values))})
+"""
 
 
 def compiled(source: str, *, kernel: bool = False) -> int:
@@ -102,7 +118,7 @@ def at_hand(source: str) -> bool:
 
 def _packed(source: str) -> _Function | None:
     """A function that was built ahead, linked without numba; None where there is none that can be."""
-    code = packed.load(source)
+    code = from_pack(source)
     return None if code is None or not _has_all(code.needs) else _linked(code)
 
 

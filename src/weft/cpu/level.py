@@ -1,4 +1,6 @@
-"""Levels of processors that kernels are built for ahead of time, and the level and vectors of the host.
+"""LLVM in this process, levels of processors that kernels are built for ahead of time, and the vectors of the host.
+
+LLVM ends the process where it lacks memory: it is not begun without room for its work.
 
 A level fixes the width of vectors that kernels are written for, so that the code of a kernel depends on its source and
 the level alone.
@@ -9,9 +11,30 @@ from __future__ import annotations
 import importlib.util
 import sys
 from functools import lru_cache
-from typing import NamedTuple
+from importlib import import_module
+from typing import Any, NamedTuple
 
-from weft.cpu.llvm import binding
+from weft.base.figures import si
+from weft.base.memory import has_room
+from weft.errors import WorkspaceError
+
+ROOM = 192 << 20  # bytes that loading it takes, and compiling or linking a kernel
+
+
+def need_room() -> None:
+    """`WorkspaceError` where LLVM may lack memory: this process's limits count, not what others have taken."""
+    if not has_room(ROOM):
+        raise WorkspaceError(
+            f"out of memory: compiling or loading a kernel for this CPU takes up to {si(ROOM, 'B')}, which this "
+            "process may not have; backend='reference' does without"
+        )
+
+
+def binding() -> Any:
+    """llvmlite's binding."""
+    if "llvmlite.binding" not in sys.modules:
+        need_room()
+    return import_module("llvmlite.binding")
 
 
 class Level(NamedTuple):

@@ -1,7 +1,12 @@
-"""Machine code of compiled functions on disk: objects for the linker, and notes of which function each is.
+"""Machine code of compiled functions on disk: what this machine has compiled, and what was built ahead.
 
-A note is a JSON value in the store; it has the digest of the object, which has a folder of its own and is named by that
-digest. An object that is not as it was written, or that nobody has noted, is not loaded. Nothing is unpickled.
+What was compiled is kept as objects for the linker, and notes of which function each is. A note is a JSON value in the
+store; it has the digest of the object, which has a folder of its own and is named by that digest. An object that is not
+as it was written, or that nobody has noted, is not loaded. Nothing is unpickled.
+
+The pack has weft's own kernels, built for the level of the host from the same source. The key of a kernel is the digest
+of its source and of the code that the source names, so that a pack of another version is never used. An entry is a line
+that names what the code takes from elsewhere, then the object.
 """
 
 from __future__ import annotations
@@ -16,9 +21,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from weft.cpu.level import host_level
+from weft.machine import pack
 from weft.machine.folder import Folder
 from weft.machine.store import Store
 from weft.machine.typed import fields_of
+from weft.planner.code_digest import of_files
 
 MOST = 2048  # functions that are kept for one state of the software; what was longest unused goes first
 STATES = 8  # of the software that functions are kept for
@@ -147,3 +155,49 @@ def _processor() -> dict[str, Any]:
         "features": hashlib.sha256("\n".join(features).encode()).hexdigest()[:16],
         "python": platform.python_version(),
     }
+
+
+#: What a source compiles to depends on these files: all that sources import, and what those import of the CPU's code.
+CODE = (
+    "cpu/**/*kernel.py", "cpu/**/params.py", "cpu/gett/operations.py", "cpu/gett/pack.py", "cpu/gett/vector.py",
+    "cpu/row_call.py", "cpu/level.py", "fn/numba/inner.py", "fn/numba/math.py", "fn/numba/values.py",
+)  # fmt: skip
+
+
+def sources_digest() -> str:
+    """The digest of the code that sources name."""
+    return of_files(*CODE)
+
+
+def pack_key(source: str) -> str:
+    return hashlib.sha256(f"{sources_digest()}\n{source}".encode()).hexdigest()
+
+
+def symbol_of(key: str) -> str:
+    """The name of the C callback in an entry."""
+    return f"weft_{key[:16]}"
+
+
+@lru_cache(maxsize=4)
+def is_packed() -> bool:
+    """Whether the pack has kernels of this version for the host."""
+    level = host_level()
+    shelf = pack.shelf(level.name) if level is not None else None
+    return shelf is not None and shelf.about.get("code") == sources_digest()
+
+
+def from_pack(source: str) -> MachineCode | None:
+    """The code of a source; None where the pack has none for this host."""
+    level = host_level()
+    if level is None:
+        return None
+    key = pack_key(source)
+    found = pack.find(level.name, key)
+    if found is None:
+        return None
+    needs, _, content = found.partition(b"\n")
+    return MachineCode(symbol_of(key), tuple(needs.decode("ascii", "replace").split()), content)
+
+
+def pack_entry(code: MachineCode) -> bytes:
+    return " ".join(code.needs).encode() + b"\n" + code.content

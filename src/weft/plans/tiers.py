@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 
 from weft.algebra import NAMED
-from weft.cpu import packed
+from weft.cpu.machine_code import is_packed
 from weft.errors import UnsupportedError
 from weft.gpu.pointwise.nvrtc import identity
 from weft.library import family as contractions
@@ -221,7 +221,7 @@ def _testing(choice: Choice) -> float:
 
 def _is_linked(choice: Choice) -> bool:
     """Whether a CPU's choice is of weft's own kernels alone, which are built ahead, or stored."""
-    return choice.best.family.__name__ in LIBRARIES or (is_own(choice.description) and packed.is_there())
+    return choice.best.family.__name__ in LIBRARIES or (is_own(choice.description) and is_packed())
 
 
 def is_own(description: Description) -> bool:

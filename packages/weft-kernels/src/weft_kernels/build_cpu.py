@@ -20,7 +20,7 @@ from typing import Any
 
 from weft.base.interpreter import command, environment
 from weft.cpu.level import LEVELS, Level, assume, host_level
-from weft.cpu.packed import digest, entry_of, key_of
+from weft.cpu.machine_code import pack_entry, pack_key, sources_digest
 from weft.machine.pack import Shelf, write_shelf
 
 FOLDER = Path(__file__).parent
@@ -67,7 +67,7 @@ def _sources() -> list[str]:
 def stale(path: Path, sources: list[str]) -> bool:
     """Whether a shelf is missing, or holds other than these."""
     try:
-        return set(Shelf(path).keys()) != set(map(key_of, sources))
+        return set(Shelf(path).keys()) != set(map(pack_key, sources))
     except (OSError, ValueError, KeyError, TypeError):
         return True
 
@@ -97,7 +97,7 @@ def build(levels: list[Level], sources: list[str], out: Path) -> None:
 
 def _about(level: Level) -> dict[str, Any]:
     software = {name: metadata.version(name) for name in ("numba", "llvmlite")}
-    return {"code": digest(), "processor": level.processor, "python": platform.python_version(), **software}
+    return {"code": sources_digest(), "processor": level.processor, "python": platform.python_version(), **software}
 
 
 def _run_part(level: Level, sources: list[str], to: Path) -> None:
@@ -112,7 +112,7 @@ def _compile_part(level: Level, sources: Path, to: Path) -> None:
     from weft_kernels.cpu_compiler import compiled, prepare
 
     prepare(level)
-    entries = {key_of(source): entry_of(compiled(source)) for source in json.loads(sources.read_text())}
+    entries = {pack_key(source): pack_entry(compiled(source)) for source in json.loads(sources.read_text())}
     write_shelf(to, entries, {})
 
 

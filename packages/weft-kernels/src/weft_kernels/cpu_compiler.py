@@ -14,8 +14,7 @@ from numba.core import codegen, cpu
 
 from weft.cpu import level as levels
 from weft.cpu.level import Level
-from weft.cpu.machine_code import MachineCode
-from weft.cpu.packed import key_of, symbol_of
+from weft.cpu.machine_code import MachineCode, pack_key, symbol_of
 
 #: What kernels may take from the process that they are linked in: functions of C, and of its library of mathematics.
 KNOWN = frozenset(("malloc", "free", "memcpy", "memmove", "memset", "exp", "expf", "log", "logf", "log1p", "log1pf"))
@@ -36,7 +35,7 @@ def compiled(source: str) -> MachineCode:
     names: dict[str, Any] = {"__name__": "weft.cpu.compiled"}
     exec(compile(source, "<written by weft>", "exec"), names)
     entry = names["entry"]
-    library, symbol = entry._library, symbol_of(key_of(source))
+    library, symbol = entry._library, symbol_of(pack_key(source))
     if library.has_dynamic_globals:
         raise ValueError(f"a kernel holds addresses of this process:\n{source}")
     module = library._final_module

@@ -20,7 +20,7 @@ from weft.cpu.gett import family as gett
 from weft.cpu.gett.family import LOADABLE
 from weft.cpu.grouped import launch as grouped
 from weft.cpu.permute import launch as permute
-from weft.cpu.permute import stage, transpose
+from weft.cpu.permute import transpose
 from weft.cpu.permute.schedule import LINE, SQUARES
 from weft.cpu.stream import family as stream
 from weft.library.exponentials import family as exponentials
@@ -94,28 +94,28 @@ def _served(equation: str, a: torch.Tensor, b: torch.Tensor, **options: Any) -> 
 
 def _permutations() -> None:
     permute.cells_kernel()
-    jit.compiled(permute.RUN)
+    permute.tiles_kernel()
     for name in transpose.KERNELS:
-        jit.compiled(transpose.SOURCE.format(name=name))
+        transpose.kernel_of(name)
     for size, sides in SQUARES.items():
         for side in sides:
             permute.squares_of(size, side)
         permute.squares_of(size, LINE // size, streamed=True)
     for values in _values():
-        if stage.fault(values) is None:
-            stage.stage(values)
+        if permute.fault(values) is None:
+            permute.stage(values)
 
 
-def _values() -> Iterator[stage.Values]:
+def _values() -> Iterator[permute.Values]:
     """Computations of permutations without functions: conversions; alpha; beta and C."""
     for dtype in LOADABLE:
         ways = ((False, True), (False, True)) if dtype.is_complex else ((False,), (False, True))
         for conjugate, scaled in itertools.product(*ways):
-            yield stage.Values(dtype, dtype, None, conjugate, scaled, False)
-            yield stage.Values(dtype, dtype, None, conjugate, True, True)
+            yield permute.Values(dtype, dtype, None, conjugate, scaled, False)
+            yield permute.Values(dtype, dtype, None, conjugate, True, True)
     for family in (_FLOATS, _COMPLEX, _WHOLE):
         for x, d in itertools.permutations(family, 2):
-            yield stage.Values(x, d)
+            yield permute.Values(x, d)
 
 
 def _groups() -> None:

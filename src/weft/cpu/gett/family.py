@@ -97,8 +97,8 @@ def _functions_fault(contraction: Contraction) -> str | None:
 
 
 def _algebra_fault(contraction: Contraction) -> str | None:
+    from weft.cpu.gett.entries import source_of
     from weft.cpu.gett.model import form_of
-    from weft.cpu.gett.written import source_of
 
     assert contraction.algebra is not None
     form = form_of(contraction)

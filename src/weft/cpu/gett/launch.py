@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from weft.cpu.gett import entries, written
+from weft.cpu.gett import entries
 from weft.cpu.gett import params as at
 from weft.cpu.gett.layout import GettAxis, bases_of_rows, offsets, row_tables, slot_tables
 from weft.cpu.gett.model import VECTORS, CpuGettSchedule, GettForm, form_of, k_step
@@ -157,7 +157,7 @@ class GettPlanWords:
         if form.operation is None:
             algebra, accumulate = contraction.algebra, contraction.arithmetic.accumulate
             assert algebra is not None
-            words[at.MICRO_KERNEL] = written.micro_kernel(algebra, accumulate, form.dtype, form.axes.swapped)
+            words[at.MICRO_KERNEL] = entries.written_kernel(algebra, accumulate, form.dtype, form.axes.swapped)
             return
         words[at.MICRO_KERNEL] = entries.micro_kernel(form.kind, form.operation)
         words[at.SCAN] = entries.scan(form.kind, form.operation)

@@ -16,21 +16,12 @@ from weft.cpu.gett.operations import Operation
 from weft.cpu.gett.stages import GettStage, StageSource, in_place, words_of
 from weft.cpu.grouped import params as at
 from weft.cpu.host import callback, together
-from weft.cpu.jit import compiled, fault
+from weft.cpu.jit import compiled, fault, kernel_source
 from weft.fn import Pointwise
 from weft.fn.writer import Held
 from weft.spec.dtypes import dtype_name
 from weft.spec.group import GroupTable, tiles_of
 
-_SOURCE = """\
-from numba import cfunc, {kind}
-from weft.cpu.grouped.kernel import run
-
-
-@cfunc("void(int64)", error_model="numpy")
-def entry(frame):
-    run(frame, {kind}(0))
-"""
 TYPES = (torch.float32, torch.float64, torch.complex64, torch.complex128)
 TILE = (96, 128)  # rows and columns of D that a thread takes at once
 ALONE = 2e5  # products that one thread does before others could have woken up
@@ -63,7 +54,8 @@ def entry_of(dtype: torch.dtype, functions: Functions) -> _CompiledGroup:
         for place, function in enumerate(functions)
     ]
     return _CompiledGroup(
-        compiled(_SOURCE.format(kind=kind), kernel=True), entries.micro_kernel(kind, _SUMS),
+        compiled(kernel_source("weft.cpu.grouped.kernel.run", f"{kind}(0)", types=(kind,)), kernel=True),
+        entries.micro_kernel(kind, _SUMS),
         tuple(stage.address for stage in found), tuple(words_of(stage.constants) for stage in found),
     )  # fmt: skip
 

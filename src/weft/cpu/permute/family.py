@@ -27,7 +27,7 @@ def supports(permutation: Permutation, target: Target) -> str | None:
         return missing
     if permutation.is_move:
         return None
-    from weft.cpu.permute.stage import Values, fault
+    from weft.cpu.permute.launch import Values, fault
 
     return fault(Values.of(permutation))
 

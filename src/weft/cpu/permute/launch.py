@@ -1,4 +1,7 @@
-"""A plan of a permutation as a block of words, and a call of it."""
+"""A plan of a permutation as a block of words, its stage, and a call of it.
+
+The stage that values pass through has conj, fn, alpha, beta * C and a cast, as one loop that numba compiles.
+"""
 
 from __future__ import annotations
 
@@ -6,66 +9,108 @@ import ctypes
 import struct
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
+from weft.cpu.gett.family import LOADABLE
 from weft.cpu.gett.launch import scalar_words
-from weft.cpu.gett.stages import words_of
+from weft.cpu.gett.stages import Held, StageSource, words_of
 from weft.cpu.host import HUGE, HeldFrame, advise, callback, reach, together
-from weft.cpu.jit import compiled
+from weft.cpu.jit import compiled, kernel_source
 from weft.cpu.level import vector_bytes
 from weft.cpu.permute import params
+from weft.cpu.permute.params import ALPHA, CONSTANTS, PLAN
 from weft.cpu.permute.schedule import LINE, LONG, CpuPermuteSchedule, Side, Tiling, tiling
-from weft.cpu.permute.stage import Values, stage
+from weft.errors import UnsupportedError
+from weft.fn import Pointwise
+from weft.fn.inliner import inlined
+from weft.fn.numba.writer import NumbaWriter
 from weft.planner.schedule import Scalar
-from weft.spec.permutation import Permutation
+from weft.spec.dtypes import dtype_name
+from weft.spec.permutation import Permutation, scaling_type
+
+
+class PermuteStage(NamedTuple):
+    """A compiled stage: reads X's values, then C's; writes D's, over X's where they have one size."""
+
+    address: int
+    in_place: bool
+    constants: bytes  # of its function
+
+
+class Values(NamedTuple):
+    """The types, function and scaling that the code of a stage depends on."""
+
+    x: torch.dtype
+    d: torch.dtype
+    fn: Pointwise | None = None
+    conjugate: bool = False
+    scaled: bool = False
+    added: bool = False
+
+    @classmethod
+    def of(cls, permutation: Permutation) -> Values:
+        return cls(
+            permutation.x.dtype, permutation.d.dtype, permutation.fn, permutation.conjugate, permutation.scaled,
+            permutation.c is not None,
+        )  # fmt: skip
+
+
+def fault(values: Values) -> str | None:
+    """Why there is no code for them; None where there is. Compiles nothing."""
+    for dtype in (values.x, values.d):
+        if dtype not in LOADABLE:
+            return f"kernels do not compute with {dtype_name(dtype)}"
+    if values.fn is not None:
+        try:
+            inlined(NumbaWriter(), values.fn, [Held("x", values.x)])
+        except UnsupportedError as error:
+            return f"fn: {error}"
+    return None
+
+
+@lru_cache(maxsize=512)
+def stage(values: Values) -> PermuteStage:
+    loop = StageSource(values.x, (PLAN - ALPHA, CONSTANTS))
+    writer, found = loop.writer, loop.value
+    c = loop.read(values.d) if values.added else None
+    if values.conjugate:
+        found = Held(writer.let(f"{found.name}.conjugate()"), found.dtype)
+    if values.fn is not None:
+        (found,) = inlined(writer, values.fn, [found])
+    if values.scaled:
+        scale = scaling_type(found.dtype, values.d)
+        total = f"{loop.scalar('alpha', 0, scale).name} * {writer.cast(found.name, found.dtype, scale)}"
+        if c is not None:
+            total += f" + {loop.scalar('beta', 2, scale).name} * {writer.cast(c.name, c.dtype, scale)}"
+        found = Held(writer.typed(total, scale), scale)
+    in_place = values.x.itemsize == values.d.itemsize
+    loop.write(found, values.d, 0 if in_place else None)
+    return PermuteStage(compiled(loop.source), in_place, loop.constants)
+
 
 _Words = ctypes.c_int64 * params.CALL_WORDS
 _pack = struct.Struct(f"{params.CALL_WORDS}q").pack  # quicker than ctypes
-
-RUN = """\
-from numba import cfunc
-from weft.cpu.permute.kernel import run
-
-
-@cfunc("void(int64)", error_model="numpy")
-def entry(frame):
-    run(frame)
-"""
-
-_CELLS = """\
-from numba import cfunc
-from weft.cpu.permute.kernel import cells
-
-
-@cfunc("void(int64, int64, int64, int64, int64, int64, int64, int64, int64, int64)", error_model="numpy")
-def entry(x, p_x, q_x, to, p_to, q_to, p, q, size, streams):
-    cells(x, p_x, q_x, to, p_to, q_to, p, q, size, streams)
-"""
-
-_SQUARES = """\
-from numba import cfunc, int8
-from weft.cpu.permute.kernel import {squares} as squares
-
-
-@cfunc("void(int64, int64, int64, int64, int64, int64)", error_model="numpy")
-def entry(x, rows, to, columns, p, q):
-    squares(x, rows, to, columns, p, q, {number})
-"""
 
 
 @lru_cache
 def squares_of(size: int, side: int, *, streamed: bool = False) -> int:
     """Address of the kernel that transposes a tile in squares of so many items; narrower where vectors are."""
     side = min(side, max(vector_bytes() // size, 1))
-    name = "streamed_squares" if streamed else "squares"
-    return compiled(_SQUARES.format(squares=name, number=params.number(size, side)), kernel=True)
+    kernel = f"weft.cpu.permute.kernel.{'streamed_squares' if streamed else 'squares'}"
+    words = "x, rows, to, columns, p, q"
+    return compiled(kernel_source(kernel, params.number(size, side), words=words, types=("int8",)), kernel=True)
 
 
 def cells_kernel() -> int:
-    return compiled(_CELLS, kernel=True)
+    words = "x, p_x, q_x, to, p_to, q_to, p, q, size, streams"
+    return compiled(kernel_source("weft.cpu.permute.kernel.cells", words=words), kernel=True)
+
+
+def tiles_kernel() -> int:
+    return compiled(kernel_source("weft.cpu.permute.kernel.run"), kernel=True)
 
 
 class CpuPermuteLaunch:
@@ -73,7 +118,7 @@ class CpuPermuteLaunch:
 
     def __init__(self, permutation: Permutation, schedule: CpuPermuteSchedule) -> None:
         self._kept: list[np.ndarray] = []
-        self._address = compiled(RUN, kernel=True)
+        self._address = tiles_kernel()
         self._run = callback(self._address)
         self._threads = schedule.threads
         self._scale = permutation.scale if permutation.scaled else None

@@ -31,15 +31,6 @@ LEAST = 128  # bytes of a vector: panels of wider matrices take more than PANEL
 
 _Words = ctypes.c_int64 * at.CALL_WORDS
 KERNELS = ("pairs", "panels", "cycles")
-SOURCE = """\
-from numba import cfunc
-from weft.cpu.permute.transpose_kernel import {name}
-
-
-@cfunc("void(int64)", error_model="numpy")
-def entry(frame):
-    {name}(frame)
-"""
 
 
 def square_(matrices: torch.Tensor, alpha: Scalar = 1) -> None:
@@ -89,6 +80,11 @@ def _has_kernels(matrices: torch.Tensor, alpha: Scalar) -> bool:
     return alpha == 1 or matrices.dtype in LOADABLE
 
 
+def kernel_of(name: str) -> int:
+    """The address of one of `KERNELS`."""
+    return jit.compiled(jit.kernel_source(f"weft.cpu.permute.transpose_kernel.{name}"), kernel=True)
+
+
 class _Call:
     """A block of words for calls on matrices of one kind; they may run in several threads at once."""
 
@@ -96,8 +92,7 @@ class _Call:
         self, dtype: torch.dtype, batch_step: int, elements: int, alpha: Scalar, shortest: int, steps: tuple[int, int]
     ) -> None:
         from weft.cpu.gett.launch import scalar_words
-        from weft.cpu.permute.launch import cells_kernel, squares_of
-        from weft.cpu.permute.stage import Values, stage
+        from weft.cpu.permute.launch import Values, cells_kernel, squares_of, stage
 
         size = dtype.itemsize
         self._words = np.zeros(at.PLACE_WORDS, np.int64)
@@ -117,7 +112,7 @@ class _Call:
         for place, value in words.items():
             self._words[place] = value
         self._words[at.PLACE_TASKS], self._tasks = tasks, tasks
-        self._plan, self._kernel = self._words.ctypes.data, jit.compiled(SOURCE.format(name=name), kernel=True)
+        self._plan, self._kernel = self._words.ctypes.data, kernel_of(name)
         return self
 
     def __call__(self, address: int) -> None:

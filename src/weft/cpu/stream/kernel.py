@@ -8,14 +8,76 @@
 
 Sums are kept in a wider type, and what is added to them is the sum of a few rows or of a block of a row: so they are as
 exact as sums by halves, and conversions cost little.
+
+The loops are written once: a type of elements is told by its place in `NAMES`, as the type of a tuple of so many
+numbers (see `marker`), and loads and stores go by it.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
+from numba import types
+
 from weft.cpu.gett.vector import allocate, fetch_add, invoke, load_word, release
 from weft.cpu.stream import params as at
-from weft.cpu.stream.items import item_size, load, load_sum, store, store_sum, sum_size
-from weft.fn.numba.inner import inner, inner_with
+from weft.cpu.stream.params import NAMES, SIZES
+from weft.fn.numba.inner import by_type, inner, inner_with
+from weft.fn.numba.values import LOADS, STORES
+
+_WIDE = {types.float32: types.float64, types.complex64: types.complex128, types.int32: types.int64}
+
+
+def _name(kind: Any) -> str:
+    return NAMES[kind.count - 1]
+
+
+@by_type
+def load(base, index, kind, held):
+    """An element of a type, as a value of the type of `held`."""
+    read, cast = LOADS[_name(kind)], held
+    return lambda base, index, kind, held: cast(read(base, index))
+
+
+@by_type
+def store(base, index, value, kind, held):
+    """A value to memory, by way of the type of `held`."""
+    write, cast = STORES[_name(kind)], held
+    return lambda base, index, value, kind, held: write(base, index, cast(value))
+
+
+def wide(held):
+    """The type of sums of values of a type."""
+    return _WIDE.get(held, held)
+
+
+@by_type
+def load_sum(base, index, held):
+    """A sum of values of the type of `held`."""
+    read = LOADS[str(wide(held))]
+    return lambda base, index, held: read(base, index)
+
+
+@by_type
+def store_sum(base, index, value, held):
+    """A sum to the workspace."""
+    write, cast = STORES[str(wide(held))], wide(held)
+    return lambda base, index, value, held: write(base, index, cast(value))
+
+
+@by_type
+def sum_size(held):
+    """Bytes of a sum of such values."""
+    size = wide(held).bitwidth // 8
+    return lambda held: size
+
+
+@by_type
+def item_size(kind):
+    """Bytes of an element."""
+    size = SIZES[_name(kind)]
+    return lambda kind: size
+
 
 LINE = 64
 FAST = {"reassoc", "contract", "nsz"}

@@ -12,7 +12,7 @@ import torch
 
 from weft.cpu.gett.launch import scalar_words
 from weft.cpu.host import HUGE, HeldFrame, advise, callback, reach, together
-from weft.cpu.jit import compiled
+from weft.cpu.jit import compiled, kernel_source
 from weft.cpu.permute.launch import squares_of
 from weft.cpu.stream import params as at
 from weft.cpu.stream.nest import Nest, StreamAxis, nest_of, rooms, side_of
@@ -25,16 +25,6 @@ from weft.spec import Contraction
 _Words = ctypes.c_int64 * at.CALL_WORDS
 _pack = struct.Struct(f"{at.BASES + 3}q{8 * (at.CALL_WORDS - at.BASES - 3)}x").pack  # quicker than ctypes
 
-_RUN = """\
-from numba import cfunc, int8, {held}
-from weft.cpu.stream.kernel import run
-
-
-@cfunc("void(int64)", error_model="numpy")
-def entry(frame):
-    run(frame, {operand}, {held}(0), {result})
-"""
-
 
 class StreamLaunch:
     """Runs on new pointers; it keeps no state between calls and may run in several threads at once."""
@@ -42,8 +32,9 @@ class StreamLaunch:
     def __init__(self, contraction: Contraction, schedule: StreamSchedule) -> None:
         types = types_of(contraction)
         self._nest = nest_of(contraction, types, schedule.x, schedule.y)
-        names = {"operand": marker(types.operand), "held": types.held, "result": marker(types.result)}
-        self._address = compiled(_RUN.format(**names), kernel=True)
+        values = marker(types.operand), f"{types.held}(0)", marker(types.result)
+        source = kernel_source("weft.cpu.stream.kernel.run", *values, types=("int8", types.held))
+        self._address = compiled(source, kernel=True)
         self._run = callback(self._address)
         self._threads, self._dtype = schedule.threads, contraction.arithmetic.accumulate
         self._size = reach(contraction.d)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numba
+from numba.extending import overload
 
 
 def inner_with(**options: Any) -> Any:
@@ -15,3 +17,13 @@ def inner_with(**options: Any) -> Any:
 inner = inner_with()
 #: Of functions that are called at one place: as part of their caller they are optimised and assembled once, not twice.
 inline = inner_with(inline="always")
+
+
+def by_type(implementation: Callable[..., Any]) -> Callable[..., Any]:
+    """A function whose code depends on the types of its arguments: for these `implementation` returns one to inline."""
+
+    def of_compiled_code(*arguments: Any) -> Any:
+        raise NotImplementedError("compiled code alone")
+
+    overload(of_compiled_code, strict=False)(implementation)
+    return of_compiled_code
