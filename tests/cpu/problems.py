@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from weft.cpu.gett import family as gett
-from weft.cpu.gett.model import form_of
+from weft.cpu.gett.forms import form_of
 from weft.cpu.level import vector_bytes
 from weft.fn import Pointwise, trace
 from weft.library import family as library

@@ -12,8 +12,7 @@ import torch
 import weft
 from cpu.extended import Extended, check_close, check_exact
 from weft.algebra import NAMED, plus_times_mod
-from weft.cpu.gett.forms import EXACT, matrix_form
-from weft.cpu.gett.operations import ready_pair
+from weft.cpu.gett.forms import EXACT, matrix_form, ready_pair
 from weft.library import algebras
 from weft.testing import random_operand
 

@@ -14,9 +14,7 @@ import torch
 import weft
 from cpu.memory_forms import DOTS, FORMS, OF_THREE, operands, shapes
 from weft.cpu.stream import family
-from weft.cpu.stream.nest import nests, room
-from weft.cpu.stream.schedule import StreamSchedule
-from weft.cpu.stream.types import types_of
+from weft.cpu.stream.nest import StreamSchedule, nests, room, types_of
 from weft.oracle.bounds import expectation
 from weft.planner.schedule import Target
 from weft.testing import assert_close, poisoned, random_operand

@@ -13,8 +13,8 @@ import torch
 
 import weft
 from weft.cpu import host
-from weft.cpu.gett import model
-from weft.cpu.stream import cost as stream
+from weft.cpu.gett import family as gett
+from weft.cpu.stream import family as stream
 from weft.library import family as library
 from weft.library import model as library_model
 from weft.library import scheme
@@ -52,7 +52,7 @@ def test_every_constant_is_used(section: str) -> None:
 @pytest.mark.parametrize("file", ["cpu-32.json", "cpu-64.json"])
 def test_every_constant_of_a_cpu_is_used(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "vector_bytes", lambda: int(file[4:6]))
-    for family in (exponentials, model, stream, library_model):
+    for family in (exponentials, gett, stream, library_model):
         family._cost.cache_clear()
     monkeypatch.setattr(scheme, "multiplies_bytes", lambda: True)
     a = torch.ones(9, 9)
@@ -63,12 +63,12 @@ def test_every_constant_of_a_cpu_is_used(file: str, monkeypatch: pytest.MonkeyPa
         library.choice(contraction, "cpu", Target("cpu"))
     exponentials._cost()
     library_model._cost()
-    model._cost()
+    gett._cost()
     stream._cost()
     for section, content in json.loads((SHIPPED / file).read_text())["sections"].items():
         alone = {name for name in content["values"] if name.startswith("alone_")}  # read of one file, whatever the host
         assert fitted(section, file).used | alone == set(content["values"]), section
-    for family in (exponentials, model, stream, library_model):
+    for family in (exponentials, gett, stream, library_model):
         family._cost.cache_clear()
 
 

@@ -1,21 +1,23 @@
-"""The processor: its vectors, its threads at work together, memory in huge pages."""
+"""The processor: kernels run on blocks of words, threads at work together, memory in huge pages."""
 
 from __future__ import annotations
 
 import ctypes
 import re
+import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from weft.base.forks import is_forked
 from weft.cpu.level import vector_bytes
 from weft.planner.coefficients import Fitted, fitted
-from weft.planner.schedule import Launched
+from weft.planner.schedule import Launched, Scalar
 from weft.spec import Layout
 
 
@@ -29,6 +31,14 @@ def multiplies_bytes() -> bool:
 def costs(section: str) -> Fitted:
     """The fitted constants of a family: `data/costs/cpu-32.json` or `cpu-64.json`."""
     return fitted(section, f"cpu-{vector_bytes()}.json")
+
+
+LINE = 64  # bytes of one of the caches
+
+
+def whole_lines(size: int) -> int:
+    """So many bytes, rounded up to whole lines of the caches."""
+    return -(-size // LINE) * LINE
 
 
 HUGE = 4 << 20  # bytes from which it is worth a call of the system
@@ -106,6 +116,59 @@ class HeldFrame:
             self._run(self._copy(self.frame))
         else:
             together(self.address, self._copy(self.frame), min(self.threads, torch.get_num_threads()))
+
+
+class WordsLaunch:
+    """A compiled function that runs on a block of words for each call: it may run in several threads at once.
+
+    `start` runs it on the words that `frame` makes of a call.
+    """
+
+    def __init__(self, address: int, threads: int) -> None:
+        self._address, self._threads = address, threads
+        self.start = callback(address) if threads == 1 else self._together
+
+    def _together(self, frame: object) -> None:
+        together(self._address, frame, min(self._threads, torch.get_num_threads()))
+
+    def frame(self, *call: Any) -> Any:
+        """The words of a call."""
+        raise NotImplementedError
+
+    def bound(self, *call: Any) -> Callable[[], None]:
+        """The run on these tensors, whose addresses are taken now."""
+        return HeldFrame(self._address, self.frame(*call), self._threads)
+
+
+class PlanWords:
+    """A block of words, and the tables that they point to."""
+
+    def __init__(self, count: int) -> None:
+        self.words = np.zeros(count, np.int64)
+        self.address = int(self.words.ctypes.data)
+        self._kept: list[np.ndarray] = []
+
+    def keep(self, table: Any) -> int:
+        """The address of a table."""
+        kept = np.ascontiguousarray(table, np.int64)
+        self._kept.append(kept)
+        return int(kept.ctypes.data)
+
+
+_DOUBLES, _WORDS = struct.Struct("4d"), struct.Struct("4q")
+
+
+def scalar_words(alpha: Scalar, beta: Scalar, dtype: torch.dtype) -> Sequence[int]:
+    """alpha and beta as kernels of that type have them, two words for each."""
+    if not (dtype.is_floating_point or dtype.is_complex):
+        return _wrapped(int(alpha.real)), 0, _wrapped(int(beta.real)), 0
+    parts = (alpha.imag, beta.imag) if dtype.is_complex else (0.0, 0.0)
+    return _WORDS.unpack(_DOUBLES.pack(alpha.real, parts[0], beta.real, parts[1]))
+
+
+def _wrapped(value: int) -> int:
+    """An integer modulo 2**64, as a signed word."""
+    return (value + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 @lru_cache

@@ -26,6 +26,7 @@ from weft.base.settings import turns_off
 from weft.cpu.level import ROOM, need_room
 from weft.cpu.machine_code import CodeStore, MachineCode, from_pack, sources_digest
 from weft.machine.store import cache_directory
+from weft.planner.schedule import Target
 
 _lock = RLock()
 _functions: dict[str, _Function] = {}
@@ -48,6 +49,11 @@ def fault() -> str | None:
     if turned_off():
         return "numba is turned off by WEFT_NUMBA"
     return "numba is not installed" if importlib.util.find_spec("numba") is None else None
+
+
+def fault_on(target: Target) -> str | None:
+    """Why kernels for the CPU cannot run on a device; None where they can."""
+    return fault() if target.kind == "cpu" else f"it runs on the CPU, the tensors are on a {target.kind} device"
 
 
 def turned_off() -> bool:

@@ -15,8 +15,9 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from weft.cpu.gett.micro_kernel import applied
 from weft.cpu.gett.params import VECTORS
-from weft.cpu.gett.vector import HALF_WORD, KINDS, WORD, Kind, at, word
+from weft.cpu.gett.vector import KINDS, Kind, at, looped, splat, word
 from weft.cpu.level import vector_bytes
 
 COMBINES = ("add", "mul", "max", "min")
@@ -53,30 +54,23 @@ def _loop(
     index = ir.IntType(8 * kind.size)
     lanes = ir.VectorType(index, kind.lanes)
     first = _values(builder, kind, how, rows, columns)
-    before, loop, done = builder.basic_block, builder.append_basic_block("k"), builder.append_basic_block("selected")
-    builder.branch(loop)
-    builder.position_at_end(loop)
-    at_k, row, column = (builder.phi(WORD) for _ in range(3))
-    best, places = ([builder.phi(of) for _ in first] for of in (kind.vector, lanes))
     nothing = ir.Constant(lanes, [0] * kind.lanes)
-    starts = (word(0), rows, columns, *first, *[nothing] * len(first))
-    for phi, start in zip((at_k, row, column, *best, *places), starts, strict=True):
-        phi.add_incoming(start, before)
-    values = _values(builder, kind, how, row, column)
-    here = _splat(builder, builder.trunc(at_k, index) if kind.size < 8 else at_k, lanes)
-    new: list[tuple[Any, Any]] = []
-    for value, known, place in zip(values, best, places, strict=True):
-        compare = builder.icmp_signed if kind.whole else builder.fcmp_ordered
-        better = compare(sign, value, known)
-        new.append((builder.select(better, value, known), builder.select(better, here, place)))
-    following = builder.add(at_k, word(1))
-    steps = builder.add(row, word(count * kind.size)), builder.add(column, word(VECTORS * size))
-    builder.cbranch(builder.icmp_signed("<", following, k), loop, done)
-    ends = (following, *steps, *(value for value, _ in new), *(place for _, place in new))
-    for phi, end in zip((at_k, row, column, *best, *places), ends, strict=True):
-        phi.add_incoming(end, loop)
-    builder.position_at_end(done)
-    return [value for value, _ in new], [place for _, place in new]
+
+    def turn(at_k: Any, row: Any, column: Any, *kept: Any) -> tuple[list[Any], Any]:
+        values = _values(builder, kind, how, row, column)
+        here = splat(builder, builder.trunc(at_k, index) if kind.size < 8 else at_k, lanes)
+        best, places = [], []
+        for value, known, place in zip(values, kept[: len(first)], kept[len(first) :], strict=True):
+            compare = builder.icmp_signed if kind.whole else builder.fcmp_ordered
+            better = compare(sign, value, known)
+            best.append(builder.select(better, value, known))
+            places.append(builder.select(better, here, place))
+        following = builder.add(at_k, word(1))
+        steps = builder.add(row, word(count * kind.size)), builder.add(column, word(VECTORS * size))
+        return [following, *steps, *best, *places], builder.icmp_signed("<", following, k)
+
+    _, _, _, *last = looped(builder, (word(0), rows, columns, *first, *[nothing] * len(first)), turn)
+    return last[: len(first)], last[len(first) :]
 
 
 def _values(builder: Any, kind: Kind, how: str, rows: Any, columns: Any) -> list[Any]:
@@ -89,22 +83,6 @@ def _values(builder: Any, kind: Kind, how: str, rows: Any, columns: Any) -> list
     found = []
     for i in range(rows_of_block()):
         item = builder.load(at(builder, builder.add(rows, word(i * kind.size)), kind.component))
-        x = _splat(builder, item, kind.vector)
-        found += [_combined(builder, kind, how, x, vector) for vector in vectors]
+        x = splat(builder, item, kind.vector)
+        found += [applied(builder, kind, how, x, vector, False) for vector in vectors]
     return found
-
-
-def _combined(builder: Any, kind: Kind, how: str, x: Any, y: Any) -> Any:
-    if how == "add":
-        return builder.add(x, y) if kind.whole else builder.fadd(x, y)
-    if how == "mul":
-        return builder.mul(x, y) if kind.whole else builder.fmul(x, y)
-    compare = builder.icmp_signed if kind.whole else builder.fcmp_ordered
-    return builder.select(compare(">" if how == "max" else "<", x, y), x, y)
-
-
-def _splat(builder: Any, item: Any, vector: ir.VectorType) -> Any:
-    nothing = ir.Constant(vector, ir.Undefined)
-    one = builder.insert_element(nothing, item, ir.Constant(HALF_WORD, 0))
-    zeros = ir.Constant(ir.VectorType(HALF_WORD, vector.count), [0] * vector.count)
-    return builder.shuffle_vector(one, nothing, zeros)

@@ -135,7 +135,7 @@ def _computed_in(dtype: torch.dtype) -> Kernel:
     """A contraction that the CPU's kernels of a type compute."""
 
     def kernel(description: Any, _: Any) -> bool:
-        from weft.cpu.gett.model import form_of
+        from weft.cpu.gett.forms import form_of
 
         return bool(form_of(description).dtype == dtype)
 

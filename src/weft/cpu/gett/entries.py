@@ -16,8 +16,7 @@ from typing import Any
 
 import torch
 
-from weft.cpu.gett.operations import OPERATIONS, Operation
-from weft.cpu.gett.params import BLOCK_ROWS
+from weft.cpu.gett.params import BLOCK_ROWS, OPERATIONS, Operation
 from weft.cpu.gett.stages import HEAD, memory_functions
 from weft.cpu.jit import compiled, kernel_source
 from weft.fn.algebra import TracedAlgebra

@@ -1,4 +1,6 @@
-"""Algebras whose sums are sums of products of other numbers, value for value.
+"""A contraction as the kernels compute it: their operation, number type and axes, and how sums are stored as others.
+
+Some algebras' sums are sums of products of other numbers, value for value:
 
     or_and             a pair is true where both are not zero: count the true pairs; sums of zeros and ones that are
                        not all zero never round to zero, so no count is missed
@@ -17,15 +19,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from weft.algebra import of_count, plus_times_mod
+from weft.algebra import Algebra, gf2, max_min, max_plus, max_times, min_max, min_plus, of_count, plus_times_mod
+from weft.cpu.gett.layout import Axes, axes_of
+from weft.cpu.gett.params import BLOCK_ROWS, Operation
+from weft.cpu.level import vector_bytes
+from weft.errors import WeftError
 from weft.fn import Pointwise, trace
 from weft.fn.algebra import TracedAlgebra
+from weft.spec import Contraction
+from weft.spec.dtypes import REAL_OF, dtype_name
 
 EXACT = 2**53  # up to which float64 has every integer
 LEAST_CHUNK = 64  # products summed at once, under which factors are cut
@@ -119,3 +128,141 @@ def _modulus(algebra: TracedAlgebra, accumulate: torch.dtype) -> int | None:
         return None
     p = int(found[1])
     return p if p >= 2 and plus_times_mod(p).is_traced_as(algebra, accumulate) else None
+
+
+_READY: dict[tuple[str, str], Algebra] = {
+    ("add", "max"): max_plus, ("add", "min"): min_plus, ("mul", "max"): max_times, ("max", "min"): min_max,
+    ("min", "max"): max_min, ("and", "xor"): gf2,
+}  # fmt: skip
+
+
+@lru_cache
+def ready_pair(algebra: TracedAlgebra, accumulate: torch.dtype) -> tuple[str, str] | None:
+    """The operations of an algebra, recognised by what it computes; None where no kernel has them."""
+    if accumulate.is_complex:
+        return None
+    for pair, ready in _READY.items():
+        try:
+            known = ready.traced(accumulate)
+        except WeftError:  # which does not work on that type
+            continue
+        if (algebra.combine, algebra.reduce) == (known.combine, known.reduce):
+            return pair
+    return None
+
+
+def operation_of(contraction: Contraction, swapped: bool, real_row: bool) -> Operation | None:
+    """The operation of a supported contraction's micro-kernel; None for an algebra whose kernel is written for it."""
+    if contraction.algebra is not None:
+        accumulate = contraction.arithmetic.accumulate
+        if matrix_form(contraction.algebra, accumulate) is not None:
+            return Operation("mul", "add")
+        pair = ready_pair(contraction.algebra, accumulate)
+        return Operation(*pair) if pair is not None else None
+    row, slot = (conjugated(contraction, name) for name in ("BA" if swapped else "AB"))
+    return Operation("mul", "add", False, row != slot, slot, real_row)
+
+
+def conjugated(contraction: Contraction, name: str) -> bool:
+    """Whether the products conjugate an operand; where a stage has its values, that does it."""
+    if contraction.algebra is not None:
+        return False
+    if name == "A":
+        return contraction.conjugate_a and contraction.a.dtype.is_complex and contraction.a_fn is None
+    return contraction.conjugate_b and contraction.b.dtype.is_complex and contraction.b_fn is None
+
+
+class GettForm(NamedTuple):
+    """A contraction as the kernels compute it."""
+
+    dtype: torch.dtype  # that is computed in
+    axes: Axes
+    real_parts: bool  # whether complex numbers are pairs of real ones, one operand being real
+    operation: Operation | None  # None: a micro-kernel is written for the algebra
+    matrix: MatrixForm | None = None  # of an algebra whose sums are of other products
+
+    @property
+    def kind(self) -> str:
+        """numba's name of the type that is computed in."""
+        return dtype_name(self.dtype)
+
+    @property
+    def item(self) -> int:
+        return self.dtype.itemsize
+
+    @property
+    def lanes(self) -> int:
+        return vector_bytes() // self.item
+
+    @property
+    def height(self) -> int:
+        return BLOCK_ROWS // 2 if self.dtype.is_complex else BLOCK_ROWS
+
+
+@lru_cache(maxsize=256)
+def form_of(contraction: Contraction) -> GettForm:
+    """How a contraction that is supported is computed."""
+    accumulate = contraction.arithmetic.accumulate
+    mixed = contraction.algebra is None and contraction.a.dtype.is_complex != contraction.b.dtype.is_complex
+    real_parts = mixed and _in_parts(contraction)
+    matrix = matrix_form(contraction.algebra, accumulate) if contraction.algebra is not None else None
+    if real_parts:
+        dtype = REAL_OF[accumulate]
+    elif matrix is not None:
+        dtype = matrix.dtype
+    else:
+        dtype = torch.int32 if accumulate is torch.bool else accumulate
+    real_row = mixed and not real_parts
+    swapped = contraction.a.dtype.is_complex if real_row else None
+    axes = axes_of(contraction, real_parts, swapped, 1 if matrix is None else matrix.parts)
+    return GettForm(dtype, axes, real_parts, operation_of(contraction, axes.swapped, real_row), matrix)
+
+
+def _in_parts(contraction: Contraction) -> bool:
+    """Whether real times complex is a product of real numbers: nothing is applied, added or converted."""
+    accumulate, stored = contraction.arithmetic.accumulate, (contraction.a.dtype, contraction.b.dtype)
+    if contraction.a_fn or contraction.b_fn or contraction.epilogue or contraction.c is not None:
+        return False
+    if contraction.conjugate_a or contraction.conjugate_b or contraction.d.dtype != accumulate:
+        return False
+    return accumulate in stored and REAL_OF[accumulate] in stored
+
+
+def k_step(form: GettForm, base: int) -> int | None:
+    """Bytes from one k to the next, where that is always the same."""
+    axes = form.axes.k
+    if not axes:
+        return form.item
+    step = axes[-1].steps[base]
+    reach = step * axes[-1].extent
+    for axis in reversed(axes[:-1]):
+        if axis.steps[base] != reach:
+            return None
+        reach *= axis.extent
+    return step
+
+
+@dataclass(frozen=True, slots=True)
+class CpuGettSchedule:
+    """Blocks in items: rows, lanes and k of one step, and the parts that threads share."""
+
+    swap_ab: bool
+    blocks: tuple[int, int, int]  # MC, NC, KC
+    direct: tuple[bool, bool]  # whether the row and the slot operand are read unpacked
+    parts: tuple[int, int]  # of the rows and of the slots
+    threads: int
+    workspace_bytes: int
+    splits: int = 1  # of the sums: see `split`
+    family: str = "gett"
+
+    def __str__(self) -> str:
+        rows, lanes, k = self.blocks
+        vectors = "A" if self.swap_ab else "B"
+        reads = [f"{name} {'in place' if direct else 'packed'}" for name, direct in zip(
+            ("B", "A") if self.swap_ab else ("A", "B"), self.direct, strict=True)]  # fmt: skip
+        threads = f"{self.threads} threads" if self.threads > 1 else "one thread"
+        threads += f"; sums in {self.splits} parts" if self.splits > 1 else ""
+        return (
+            f"gett: blocks of {rows} rows x {lanes} lanes x {k}, vectors along {vectors}; {', '.join(sorted(reads))}; "
+            f"{threads}; workspace {self.workspace_bytes / 1024:.0f} KiB"
+        )

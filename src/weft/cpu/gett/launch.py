@@ -5,35 +5,33 @@ from __future__ import annotations
 import ctypes
 import itertools
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 
 from weft.cpu.gett import entries
 from weft.cpu.gett import params as at
+from weft.cpu.gett.forms import CpuGettSchedule, GettForm, form_of, k_step
 from weft.cpu.gett.layout import GettAxis, bases_of_rows, offsets, row_tables, slot_tables
-from weft.cpu.gett.model import VECTORS, CpuGettSchedule, GettForm, form_of, k_step
+from weft.cpu.gett.params import VECTORS
 from weft.cpu.gett.stages import GettStage, in_place, operand_stage, result_stage, words_of
-from weft.cpu.host import HUGE, HeldFrame, advise, callback, reach, together
+from weft.cpu.host import HUGE, PlanWords, WordsLaunch, advise, reach, scalar_words, whole_lines
 from weft.cpu.level import vector_bytes
 from weft.planner.schedule import AuxTensors, Scalar
 from weft.spec import Contraction
 
 _Words = ctypes.c_int64 * at.CALL_WORDS
-_DOUBLES, _WORDS = struct.Struct("4d"), struct.Struct("4q")
 
 
-class GettLaunch:
+class GettLaunch(WordsLaunch):
     """Runs on new pointers. One block of words for each way in which sums reach D, made when it is first requested."""
 
     def __init__(self, contraction: Contraction, schedule: CpuGettSchedule) -> None:
         self._contraction, self._schedule = contraction, schedule
         self._form = form_of(contraction)
-        self._address = entries.macro_kernel(self._form.kind)
-        self._run = callback(self._address)
+        super().__init__(entries.macro_kernel(self._form.kind), schedule.threads)
         self._dtype = contraction.arithmetic.accumulate
         self._swapped = self._form.axes.swapped
         self._size = reach(contraction.d)
@@ -50,25 +48,15 @@ class GettLaunch:
             self(a, b, c, d, 1, beta, aux)
             d.mul_(alpha)
             return
-        frame = self._frame(a, b, c, d, alpha, beta, aux)
-        threads = self._schedule.threads
-        if threads == 1:
-            self._run(frame)
-        else:
-            together(self._address, frame, min(threads, torch.get_num_threads()))
+        self.start(self.frame(a, b, c, d, alpha, beta, aux))
 
-    def bound(
+    def bound(self, *call: Any) -> Callable[[], None]:
+        _, _, _, _, alpha, *_ = call
+        return partial(self, *call) if self._form.real_parts and alpha.imag else super().bound(*call)
+
+    def frame(
         self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, d: torch.Tensor, alpha: Scalar, beta: Scalar,
         aux: AuxTensors = (),
-    ) -> Callable[[], None]:  # fmt: skip
-        """The run on these tensors, whose addresses are taken now."""
-        if self._form.real_parts and alpha.imag:
-            return partial(self, a, b, c, d, alpha, beta, aux)
-        return HeldFrame(self._address, self._frame(a, b, c, d, alpha, beta, aux), self._schedule.threads)
-
-    def _frame(
-        self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, d: torch.Tensor, alpha: Scalar, beta: Scalar,
-        aux: AuxTensors,
     ) -> Any:  # fmt: skip
         """The words of a call."""
         row, slot = (b, a) if self._swapped else (a, b)
@@ -94,51 +82,32 @@ class GettLaunch:
         return known
 
 
-def scalar_words(alpha: Scalar, beta: Scalar, dtype: torch.dtype) -> Sequence[int]:
-    """alpha and beta as kernels of that type have them, two words for each."""
-    if not (dtype.is_floating_point or dtype.is_complex):
-        return _wrapped(int(alpha.real), 64), 0, _wrapped(int(beta.real), 64), 0
-    parts = (alpha.imag, beta.imag) if dtype.is_complex else (0.0, 0.0)
-    return _WORDS.unpack(_DOUBLES.pack(alpha.real, parts[0], beta.real, parts[1]))
-
-
-def _wrapped(value: int, bits: int) -> int:
-    return (value + (1 << (bits - 1))) % (1 << bits) - (1 << (bits - 1))
-
-
-class GettPlanWords:
-    """The words of one plan, and the tables that they point to."""
+class GettPlanWords(PlanWords):
+    """The words of one plan."""
 
     def __init__(
         self, contraction: Contraction, schedule: CpuGettSchedule, scaled: bool, added: bool, weighted: bool
     ) -> None:
         form = form_of(contraction)
-        self._kept: list[np.ndarray] = []
-        self._words = np.zeros(at.WORDS, np.int64)
-        self.address = self._words.ctypes.data
+        super().__init__(at.WORDS)
         bases = bases_of_rows(contraction, form.axes)
         lanes = vector_bytes() // form.item
         rows = row_tables(form.axes, form.height, bases)
         slots = slot_tables(form.axes, lanes, form.item, bases, once=added)
         k = [offsets(form.axes.k, base) if base in bases else None for base in range(form.axes.bases)]
         self._set_tables(form, schedule, rows, slots, k, lanes)
-        self._words[at.ONCE] = added
+        self.words[at.ONCE] = added
         self._set_kernels(contraction, form)
         self._set_stages(contraction, form, rows, slots, k, (scaled, added, weighted))
         self._set_tasks(form, schedule, rows.length, slots.length)
         self._set_workspace(form, schedule, lanes)
 
-    def _keep(self, table: Any) -> int:
-        kept = np.ascontiguousarray(table, np.int64)
-        self._kept.append(kept)
-        return kept.ctypes.data
-
     def _set_tables(self, form: GettForm, schedule: CpuGettSchedule, rows: Any, slots: Any, k: Any, lanes: int) -> None:
-        words = self._words
-        words[at.ROW_IN], words[at.ROW_D] = self._keep(rows.tables[at.ROW_BASE]), self._keep(rows.tables[at.D_BASE])
-        words[at.SLOT_IN], words[at.SLOT_D] = self._keep(slots.tables[at.SLOT_BASE]), self._keep(slots.stored)
-        words[at.K_ROW], words[at.K_SLOT] = self._keep(k[at.ROW_BASE]), self._keep(k[at.SLOT_BASE])
-        words[at.FLAGS] = self._keep(slots.flags)
+        words = self.words
+        words[at.ROW_IN], words[at.ROW_D] = self.keep(rows.tables[at.ROW_BASE]), self.keep(rows.tables[at.D_BASE])
+        words[at.SLOT_IN], words[at.SLOT_D] = self.keep(slots.tables[at.SLOT_BASE]), self.keep(slots.stored)
+        words[at.K_ROW], words[at.K_SLOT] = self.keep(k[at.ROW_BASE]), self.keep(k[at.SLOT_BASE])
+        words[at.FLAGS] = self.keep(slots.flags)
         words[at.ROWS], words[at.SLOTS], words[at.K] = rows.length, slots.length, len(k[at.ROW_BASE])
         row_block, lane_block, k_block = schedule.blocks
         words[at.ROW_BLOCK] = row_block
@@ -153,7 +122,7 @@ class GettPlanWords:
         words[at.ROWS_INSIDE] = len(k[0]) > 64 or rows.length < 4 * form.height
 
     def _set_kernels(self, contraction: Contraction, form: GettForm) -> None:
-        words = self._words
+        words = self.words
         if form.operation is None:
             algebra, accumulate = contraction.algebra, contraction.arithmetic.accumulate
             assert algebra is not None
@@ -174,29 +143,29 @@ class GettPlanWords:
         ):  # fmt: skip
             stage = operand_stage(contraction, form, name)
             if stage is not None:
-                self._words[word] = self._stage(stage, *tables, None)
-                self._words[places[name]] = self._keep(words_of(stage.constants))
+                self.words[word] = self._stage(stage, *tables, None)
+                self.words[places[name]] = self.keep(words_of(stage.constants))
         stage = result_stage(contraction, form, *how)
         if stage is not None:
             added = how[1]
             stored = (rows.stored if added else rows.tables[at.D_BASE], slots.stored)
-            self._words[at.D_STAGE] = self._stage(stage, rows.tables, slots.tables, stored)
-            self._words[at.D_CONSTANTS] = self._keep(words_of(stage.constants))
+            self.words[at.D_STAGE] = self._stage(stage, rows.tables, slots.tables, stored)
+            self.words[at.D_CONSTANTS] = self.keep(words_of(stage.constants))
 
     def _stage(self, stage: GettStage, rows: Any, lanes: Any, stored: Any) -> int:
         """The words of a stage: its function, and tables of what it reads and writes."""
         found = [stage.address, stage.size, len(stage.reads), len(stage.writes)]
         for size, base in stage.reads:
-            found += [size, base, self._keep(rows[base]), self._keep(lanes[base])]
+            found += [size, base, self.keep(rows[base]), self.keep(lanes[base])]
         for size, base in stage.writes:
             if base == at.D_BASE:
-                found += [size, base, *map(self._keep, stored)]
+                found += [size, base, *map(self.keep, stored)]
             else:
-                found += [size, base, self._keep(rows[base]), self._keep(lanes[base])]
-        return self._keep(found)
+                found += [size, base, self.keep(rows[base]), self.keep(lanes[base])]
+        return self.keep(found)
 
     def _set_tasks(self, form: GettForm, schedule: CpuGettSchedule, rows: int, slots: int) -> None:
-        words = self._words
+        words = self.words
         row_parts, slot_parts = schedule.parts
         row_cuts = [rows * i // row_parts // form.height * form.height for i in range(row_parts)] + [rows]
         slot_cuts = [slots * i // slot_parts // VECTORS * VECTORS for i in range(slot_parts)] + [slots]
@@ -206,10 +175,10 @@ class GettPlanWords:
             for s0, s1 in itertools.pairwise(slot_cuts)
             if m1 > m0 and s1 > s0
         ]
-        words[at.PARTS], words[at.PART_COUNT] = self._keep(parts), len(parts)
+        words[at.PARTS], words[at.PART_COUNT] = self.keep(parts), len(parts)
         outer: tuple[GettAxis, ...] = form.axes.outer
         table = [(axis.extent, *axis.steps) for axis in reversed(outer)]
-        words[at.OUTER] = self._keep(table or [0])
+        words[at.OUTER] = self.keep(table or [0])
         words[at.OUTER_COUNT], words[at.BASE_COUNT] = len(outer), form.axes.bases
         total = form.axes.counts[0]
         chunk = max(1, total // (4 * schedule.threads)) if schedule.threads > 1 else total
@@ -217,15 +186,15 @@ class GettPlanWords:
         words[at.TASKS] = -(-total // chunk) * len(parts)
 
     def _set_workspace(self, form: GettForm, schedule: CpuGettSchedule, lanes: int) -> None:
-        words, item = self._words, form.item
+        words, item = self.words, form.item
         k_block = int(words[at.K_BLOCK])
         row_items = int(words[at.ROW_BLOCK]) * k_block
         slot_items = int(words[at.SLOT_BLOCK]) * lanes * k_block
-        words[at.ROW_PANEL] = 0 if words[at.ROW_DIRECT] else _rounded(row_items * item + 64)
-        words[at.SLOT_PANEL] = 0 if words[at.SLOT_DIRECT] else _rounded(slot_items * item + 64)
+        words[at.ROW_PANEL] = 0 if words[at.ROW_DIRECT] else whole_lines(row_items * item + 64)
+        words[at.SLOT_PANEL] = 0 if words[at.SLOT_DIRECT] else whole_lines(slot_items * item + 64)
         several = words[at.K] > k_block
         blocks = int(words[at.ROW_BLOCK]) * int(words[at.SLOT_BLOCK]) * lanes
-        words[at.PARTIALS] = _rounded(blocks * item) if several else 0
+        words[at.PARTIALS] = whole_lines(blocks * item) if several else 0
         tile = form.height * VECTORS * lanes
         scratch = 4096 + tile * 16 * 40
         for word, items in ((at.ROW_STAGE, row_items), (at.SLOT_STAGE, slot_items)):
@@ -233,9 +202,5 @@ class GettPlanWords:
             if stage:
                 found = next(kept for kept in self._kept if kept.ctypes.data == stage)
                 sizes = [int(found[1]), *(abs(int(size)) for size in found[4 :: at.ENTRY_WORDS])]
-                scratch = max(scratch, 4096 + sum(_rounded(items * size) for size in sizes))
+                scratch = max(scratch, 4096 + sum(whole_lines(items * size) for size in sizes))
         words[at.SCRATCH] = scratch
-
-
-def _rounded(size: int) -> int:
-    return -(-size // 64) * 64

@@ -15,22 +15,11 @@ from typing import NamedTuple
 import numpy as np
 
 from weft.base.cached import cached_property
-from weft.cpu.gett.params import (
-    ABSENT,
-    AUX_BASE,
-    C_BASE,
-    D_BASE,
-    READ_CONTIGUOUS,
-    ROW_BASE,
-    SLOT_BASE,
-    TRANSPOSED_GROUP,
-    VECTORS,
-    WRITE_CONTIGUOUS,
-)
+from weft.cpu.gett import params as at
+from weft.cpu.host import LINE
 from weft.spec import Contraction, Role
 
 LEFT_OVER = 64  # from this K on, lanes that a run leaves over are gathered into slots of their own
-LINE = 64  # bytes of a cache line
 Table = np.ndarray
 
 
@@ -89,8 +78,8 @@ def axes_of(contraction: Contraction, real_parts: bool, swapped: bool | None = N
         turned = lambda axis: GettAxis(axis.extent, (axis.steps[1], axis.steps[0], *axis.steps[2:]))  # noqa: E731
         groups = [[turned(axis) for axis in group] for group in groups]
     outer, rows, slots, k = groups
-    by_d = lambda axis: -axis.steps[D_BASE]  # noqa: E731
-    bigger = SLOT_BASE if size(slots) >= size(rows) else ROW_BASE
+    by_d = lambda axis: -axis.steps[at.D_BASE]  # noqa: E731
+    bigger = at.SLOT_BASE if size(slots) >= size(rows) else at.ROW_BASE
     if not contraction.invariant:  # else in the order in which they come
         k = sorted(k, key=lambda axis: -axis.steps[bigger])
     bases = len(widths)
@@ -107,7 +96,7 @@ def axes_of(contraction: Contraction, real_parts: bool, swapped: bool | None = N
 
 def _run(axes: Sequence[GettAxis], itemsize: int) -> int:
     """Items that are contiguous in D."""
-    return size(_contiguous(axes, D_BASE, itemsize))
+    return size(_contiguous(axes, at.D_BASE, itemsize))
 
 
 def _contiguous(axes: Sequence[GettAxis], base: int, itemsize: int) -> list[GettAxis]:
@@ -142,8 +131,8 @@ def row_tables(axes: Axes, height: int, bases: Sequence[int]) -> RowTables:
     tables = [np.zeros(0, np.int64)] * axes.bases
     for base in bases:
         tables[base] = _padded(offsets(axes.rows, base), pad)
-    stored = tables[D_BASE].copy()
-    stored[count:] = ABSENT
+    stored = tables[at.D_BASE].copy()
+    stored[count:] = at.ABSENT
     return RowTables(tuple(tables), stored, count + pad)
 
 
@@ -176,17 +165,17 @@ def slot_tables(axes: Axes, lanes: int, itemsize: int, bases: Sequence[int], onc
     found = [np.zeros(0, np.int64)] * axes.bases
     for base in bases:
         table = _lanes(axes, order, lanes, base, itemsize)
-        odd = len(table) // lanes % VECTORS
+        odd = len(table) // lanes % at.VECTORS
         found[base] = np.concatenate([table, table[-lanes:]]) if odd else table
-    stored = found[D_BASE]
+    stored = found[at.D_BASE]
     if once:
         places = np.unique(stored, return_index=True)[1]
-        kept = np.full_like(stored, ABSENT)
+        kept = np.full_like(stored, at.ABSENT)
         kept[places] = stored[places]
         stored = kept
-    flags = _flags(found[SLOT_BASE].reshape(-1, lanes), stored.reshape(-1, lanes), itemsize)
+    flags = _flags(found[at.SLOT_BASE].reshape(-1, lanes), stored.reshape(-1, lanes), itemsize)
     if order is not None and order.across is not None:
-        _mark_groups(flags, found[SLOT_BASE].reshape(-1, lanes), itemsize)
+        _mark_groups(flags, found[at.SLOT_BASE].reshape(-1, lanes), itemsize)
     return SlotTables(tuple(found), stored, flags, len(flags))
 
 
@@ -195,7 +184,7 @@ def _slot_order(axes: Axes, lanes: int, itemsize: int) -> _Order | None:
     slots = list(axes.slots)
     run = _run_of_d(axes, lanes, itemsize)
     if _read_rather(axes, run, lanes, itemsize):
-        run = _contiguous(slots, SLOT_BASE, itemsize)
+        run = _contiguous(slots, at.SLOT_BASE, itemsize)
     length = size(run)
     if length < lanes:
         return None
@@ -206,8 +195,8 @@ def _slot_order(axes: Axes, lanes: int, itemsize: int) -> _Order | None:
         else:
             starts.append(length - lanes)
     rest = [axis for axis in slots if axis not in run]
-    across = [axis for axis in rest if axis.steps[SLOT_BASE] == itemsize]
-    transposes = bool(across) and run[-1].steps[SLOT_BASE] != itemsize
+    across = [axis for axis in rest if axis.steps[at.SLOT_BASE] == itemsize]
+    transposes = bool(across) and run[-1].steps[at.SLOT_BASE] != itemsize
     return _Order(run, starts, left, rest, across[0] if transposes else None)
 
 
@@ -215,8 +204,8 @@ def _run_of_d(axes: Axes, lanes: int, itemsize: int) -> list[GettAxis]:
     """The axes along which D is contiguous; long enough for a vector, not on along what the operand has contiguous."""
     run: list[GettAxis] = []
     length = 1
-    while following := [axis for axis in axes.slots if axis.steps[D_BASE] == length * itemsize and axis not in run]:
-        if length >= lanes and following[0].steps[SLOT_BASE] == itemsize:
+    while following := [axis for axis in axes.slots if axis.steps[at.D_BASE] == length * itemsize and axis not in run]:
+        if length >= lanes and following[0].steps[at.SLOT_BASE] == itemsize:
             break
         run.insert(0, following[0])
         length *= following[0].extent
@@ -225,7 +214,7 @@ def _run_of_d(axes: Axes, lanes: int, itemsize: int) -> list[GettAxis]:
 
 def _read_rather(axes: Axes, run: Sequence[GettAxis], lanes: int, itemsize: int) -> bool:
     """Whether vectors run along the operand and not along D: it is more than twice as large, and contiguous."""
-    one = [axis for axis in axes.slots if axis.steps[SLOT_BASE] == itemsize]
+    one = [axis for axis in axes.slots if axis.steps[at.SLOT_BASE] == itemsize]
     return bool(one) and one[0] not in run and one[0].extent >= lanes and size(axes.k) > 6 * size(axes.rows)
 
 
@@ -236,11 +225,11 @@ def vectors_along_operand(axes: Axes, lanes: int, itemsize: int) -> bool:
 def one_by_one(axes: Axes, lanes: int, itemsize: int) -> tuple[bool, bool]:
     """Whether the lanes of a slot are read, and written, each by itself: no run is as long as a vector."""
     order = _slot_order(axes, lanes, itemsize)
-    along_k = bool(axes.k) and axes.k[-1].steps[SLOT_BASE] == itemsize and axes.k[-1].extent >= lanes
+    along_k = bool(axes.k) and axes.k[-1].steps[at.SLOT_BASE] == itemsize and axes.k[-1].extent >= lanes
     if order is None:
         return not along_k, True
-    read = order.run[-1].steps[SLOT_BASE] == itemsize or order.across is not None or along_k
-    return not read, order.run[-1].steps[D_BASE] != itemsize
+    read = order.run[-1].steps[at.SLOT_BASE] == itemsize or order.across is not None or along_k
+    return not read, order.run[-1].steps[at.D_BASE] != itemsize
 
 
 def _lanes(axes: Axes, order: _Order | None, lanes: int, base: int, itemsize: int) -> Table:
@@ -275,8 +264,8 @@ def _padded_to(table: Table, lanes: int) -> Table:
 
 def _flags(read: Table, stored: Table, itemsize: int) -> Table:
     steps = np.arange(read.shape[1]) * itemsize
-    reads = (read - read[:, :1] == steps).all(1) * READ_CONTIGUOUS
-    writes = ((stored - stored[:, :1] == steps).all(1) & (stored[:, 0] != ABSENT)) * WRITE_CONTIGUOUS
+    reads = (read - read[:, :1] == steps).all(1) * at.READ_CONTIGUOUS
+    writes = ((stored - stored[:, :1] == steps).all(1) & (stored[:, 0] != at.ABSENT)) * at.WRITE_CONTIGUOUS
     return (reads + writes).astype(np.int64)
 
 
@@ -287,7 +276,7 @@ def _mark_groups(flags: Table, read: Table, itemsize: int) -> None:
     s = 0
     while s + lanes <= len(read):
         if following[s : s + lanes - 1].all():
-            flags[s] |= TRANSPOSED_GROUP
+            flags[s] |= at.TRANSPOSED_GROUP
             s += lanes
         else:
             s += 1
@@ -295,5 +284,5 @@ def _mark_groups(flags: Table, read: Table, itemsize: int) -> None:
 
 def bases_of_rows(contraction: Contraction, axes: Axes) -> tuple[int, ...]:
     """Bases that tables are needed for: the operands, D, C where there is one, auxiliary operands, parts of factors."""
-    addend = (C_BASE,) if contraction.c is not None else ()
-    return (ROW_BASE, SLOT_BASE, D_BASE, *addend, *range(AUX_BASE, axes.bases))
+    addend = (at.C_BASE,) if contraction.c is not None else ()
+    return (at.ROW_BASE, at.SLOT_BASE, at.D_BASE, *addend, *range(at.AUX_BASE, axes.bases))

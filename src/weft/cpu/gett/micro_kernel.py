@@ -23,9 +23,8 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from weft.cpu.gett.operations import OPERATIONS, Operation
-from weft.cpu.gett.params import VECTORS
-from weft.cpu.gett.vector import HALF_WORD, KINDS, WORD, Kind, at, word
+from weft.cpu.gett.params import OPERATIONS, VECTORS, Operation
+from weft.cpu.gett.vector import HALF_WORD, KINDS, WORD, Kind, at, looped, splat, word
 
 RUN = 192  # products of a running sum; a block of k has at most twice as many
 
@@ -53,7 +52,8 @@ def _larger_or_nan(builder: Any, kind: Kind, x: Any, y: Any, sign: str) -> Any:
     return builder.select(chosen, x, y)
 
 
-def _applied(builder: Any, kind: Kind, name: str, x: Any, y: Any, exact: bool) -> Any:
+def applied(builder: Any, kind: Kind, name: str, x: Any, y: Any, exact: bool) -> Any:
+    """One of the operations of a pair. `exact`: NaN is looked for."""
     if name == "mul":
         return builder.mul(x, y) if kind.whole else builder.fmul(x, y)
     if name == "add":
@@ -70,7 +70,7 @@ def _step(kind: Kind, combine: str, reduce: str, exact: bool) -> Callable[..., A
         return lambda builder, x, y, total: _fma(builder, kind, x, y, total)
 
     def step(builder: Any, x: Any, y: Any, total: Any) -> Any:
-        return _applied(builder, kind, reduce, _applied(builder, kind, combine, x, y, exact), total, exact)
+        return applied(builder, kind, reduce, applied(builder, kind, combine, x, y, exact), total, exact)
 
     return step
 
@@ -121,36 +121,29 @@ class _Block(NamedTuple):
         """Sums of `k` products, at least one, from `offsets` (bytes in rows and vectors) on, begun anew."""
         found, chosen = self.kind, self.operation
         empty = ir.Constant(found.vector, [chosen.identity(found)] * found.width)
-        before, loop, done = builder.basic_block, builder.append_basic_block("k"), builder.append_basic_block("summed")
-        builder.branch(loop)
-        builder.position_at_end(loop)
-        counters = [builder.phi(WORD) for _ in range(3)]
-        sums = [builder.phi(found.vector) for _ in range(found.rows * self.parts * VECTORS)]
-        for phi, initial in zip((*counters, *sums), (k, *offsets, *[empty] * len(sums)), strict=True):
-            phi.add_incoming(initial, before)
-        vectors = []
-        for base in self.vectors:
-            vectors.append(builder.load(at(builder, builder.add(base, counters[2]), found.vector)))
-            vectors[-1].align = found.alignment
-        step, new = _step(found, chosen.combine, chosen.reduce, chosen.exact), []
-        for i in range(found.rows):
-            for part in range(self.parts):
-                address = builder.add(self.places[i], counters[1])
-                item = _broadcast(builder, found, builder.add(address, word(part * found.alignment)))
-                for v in range(VECTORS):
-                    new.append(step(builder, item, vectors[v], sums[len(new)]))
-        left = builder.sub(counters[0], word(1))
-        following = (left, *map(builder.add, counters[1:], self.steps))
-        builder.cbranch(builder.icmp_signed(">", left, word(0)), loop, done)
-        for phi, value in zip((*counters, *sums), (*following, *new), strict=True):
-            phi.add_incoming(value, loop)
-        builder.position_at_end(done)
-        return new
+
+        def turn(left: Any, row: Any, slot: Any, *sums: Any) -> tuple[list[Any], Any]:
+            vectors = []
+            for base in self.vectors:
+                vectors.append(builder.load(at(builder, builder.add(base, slot), found.vector)))
+                vectors[-1].align = found.alignment
+            step, new = _step(found, chosen.combine, chosen.reduce, chosen.exact), []
+            for i in range(found.rows):
+                for part in range(self.parts):
+                    address = builder.add(self.places[i], row)
+                    item = _broadcast(builder, found, builder.add(address, word(part * found.alignment)))
+                    for v in range(VECTORS):
+                        new.append(step(builder, item, vectors[v], sums[len(new)]))
+            left = builder.sub(left, word(1))
+            following = [left, *map(builder.add, (row, slot), self.steps), *new]
+            return following, builder.icmp_signed(">", left, word(0))
+
+        return looped(builder, (k, *offsets, *[empty] * (found.rows * self.parts * VECTORS)), turn)[3:]
 
     def added(self, builder: Any, more: list[Any], totals: list[Any]) -> list[Any]:
         """Sums reduced into earlier ones, in which a NaN stays whatever comes."""
         found, chosen = self.kind, self.operation
-        return [_applied(builder, found, chosen.reduce, x, y, chosen.exact) for x, y in zip(more, totals, strict=True)]
+        return [applied(builder, found, chosen.reduce, x, y, chosen.exact) for x, y in zip(more, totals, strict=True)]
 
     def finished(self, builder: Any, sums: list[Any]) -> list[Any]:
         """Sums as D has them: of complex numbers both parts together, conjugated where that is requested."""
@@ -212,9 +205,7 @@ def _words(builder: Any, address: Any, count: int) -> list[Any]:
 def _broadcast(builder: Any, kind: Kind, address: Any) -> Any:
     item = builder.load(at(builder, address, kind.component))
     item.align = kind.alignment
-    nothing, lanes = ir.Constant(kind.vector, ir.Undefined), ir.VectorType(HALF_WORD, kind.width)
-    one = builder.insert_element(nothing, item, ir.Constant(HALF_WORD, 0))
-    return builder.shuffle_vector(one, nothing, ir.Constant(lanes, [0] * kind.width))
+    return splat(builder, item, kind.vector)
 
 
 def _conjugate(builder: Any, kind: Kind, value: Any) -> Any:

@@ -8,18 +8,8 @@ import numpy as np
 from numba import types
 from numba.extending import intrinsic
 
-from weft.cpu.gett.params import (
-    ENTRY_BASE,
-    ENTRY_LANES,
-    ENTRY_ROWS,
-    ENTRY_SIZE,
-    ENTRY_WORDS,
-    INT32_COORDINATE,
-    INT64_COORDINATE,
-    READ_CONTIGUOUS,
-    TRANSPOSED_GROUP,
-    VECTORS,
-)
+from weft.cpu.gett import params
+from weft.cpu.gett.params import VECTORS
 from weft.cpu.gett.vector import (
     KINDS,
     at,
@@ -99,7 +89,7 @@ def pack_slots(source, to, lanes, flags, along, first, end, start, k, by_k, scra
         mine = lanes + 8 * s * width
         panel = to + ((s - first) // VECTORS) * (pair * k) + ((s - first) % VECTORS) * vector
         flag = load_word(flags + 8 * s)
-        if (flag & TRANSPOSED_GROUP) and s + width <= end:
+        if (flag & params.TRANSPOSED_GROUP) and s + width <= end:
             # The slots of this group are stored side by side, lane by lane: squares of items change places.
             for i in range(width):
                 at = s + i - first
@@ -108,13 +98,13 @@ def pack_slots(source, to, lanes, flags, along, first, end, start, k, by_k, scra
             for p in range(k):
                 transpose(scratch, load_word(along + 8 * (start + p)), scratch + 8 * width, p * pair, kind)
             s += width - 1
-        elif flag & READ_CONTIGUOUS:
+        elif flag & params.READ_CONTIGUOUS:
             at = source + load_word(mine)
             count = 1
             while (
                 s + count < end
                 and count < AT_ONCE
-                and (load_word(flags + 8 * (s + count)) & READ_CONTIGUOUS)
+                and (load_word(flags + 8 * (s + count)) & params.READ_CONTIGUOUS)
                 and load_word(mine + 8 * count * width) == load_word(mine) + count * vector
             ):
                 count += 1
@@ -217,9 +207,9 @@ def copy_any(to, source, size):
     elif size == 16:
         copy_8(to, source)
         copy_8(to + 8, source + 8)
-    elif size == INT32_COORDINATE:
+    elif size == params.INT32_COORDINATE:
         store_half_word(to, source)
-    elif size == INT64_COORDINATE:
+    elif size == params.INT64_COORDINATE:
         store_word(to, source)
 
 
@@ -248,11 +238,11 @@ def read_entries(entries, count, bases, to, pointers, first_row, row_count, firs
     Of panels "rows" are k, and lanes the rows or columns of panels.
     """
     for i in range(count):
-        entry = entries + 8 * ENTRY_WORDS * i
-        size = load_word(entry + 8 * ENTRY_SIZE)
-        base = load_word(bases + 8 * load_word(entry + 8 * ENTRY_BASE))
-        along = load_word(entry + 8 * ENTRY_ROWS) + 8 * first_row
-        lanes = load_word(entry + 8 * ENTRY_LANES) + 8 * first_lane
+        entry = entries + 8 * params.ENTRY_WORDS * i
+        size = load_word(entry + 8 * params.ENTRY_SIZE)
+        base = load_word(bases + 8 * load_word(entry + 8 * params.ENTRY_BASE))
+        along = load_word(entry + 8 * params.ENTRY_ROWS) + 8 * first_row
+        lanes = load_word(entry + 8 * params.ENTRY_LANES) + 8 * first_lane
         gather(base, to, size, lanes, width, groups, along, row_count)
         store_word(pointers + 8 * i, to)
         to += (groups * row_count * width * abs(size) + 63) // 64 * 64

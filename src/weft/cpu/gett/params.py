@@ -1,8 +1,12 @@
-"""Places in the two blocks of words that a kernel is given: of its plan, and of the call.
+"""What kernels and those who call them agree on: places in blocks of words, and the operations of micro-kernels.
 
-A kernel is a function of one address. Blocks of words instead of arguments: one signature serves every contraction,
-and a thread of OpenMP's team gets one pointer.
+A kernel is a function of one address, of two blocks of words: of its plan, and of the call. Blocks of words instead of
+arguments: one signature serves every contraction, and a thread of OpenMP's team gets one pointer.
 """
+
+import itertools
+import math
+from typing import Any, NamedTuple
 
 # The block of a call; the addresses of A, B, D and C are followed by those of the auxiliary operands.
 PLAN, COUNTER, ALPHA, BETA, BASES, CALL_WORDS = 0, 1, 2, 4, 6, 32
@@ -43,3 +47,34 @@ READ_CONTIGUOUS, WRITE_CONTIGUOUS, TRANSPOSED_GROUP = 1, 2, 4
 ABSENT = -(1 << 62)  # a row or lane that stands twice: it is stored once
 VECTORS = 2  # of a register block: its columns are the lanes of so many vectors
 BLOCK_ROWS = 6  # of a register block; half as many of complex numbers
+
+# A micro-kernel computes a pair of operations; all of them are commutative.
+PAIRS = (
+    ("mul", "add"), ("add", "max"), ("add", "min"), ("mul", "max"), ("max", "min"), ("min", "max"), ("and", "xor"),
+)  # fmt: skip
+
+
+class Operation(NamedTuple):
+    """An entry of `OPERATIONS`; kernels know it by its place there."""
+
+    combine: str
+    reduce: str
+    exact: bool = False  # whether NaN is looked for: needed where there may be some
+    conjugates_row: bool = False
+    conjugates_result: bool = False
+    real_row: bool = False  # whether complex products are of the row's real parts alone
+
+    def identity(self, kind: Any) -> float | int:
+        """The identity of `reduce`, as LLVM writes it for a vector `Kind`."""
+        if self.reduce in ("add", "xor"):
+            return 0 if kind.whole else 0.0
+        sign = -1 if self.reduce == "max" else 1
+        if not kind.whole:
+            return sign * math.inf
+        return -(1 << (8 * kind.size - 1)) if sign < 0 else (1 << (8 * kind.size - 1)) - 1
+
+
+OPERATIONS = (
+    *(Operation("mul", "add", False, *flags) for flags in itertools.product((False, True), repeat=3)),
+    *(Operation(combine, reduce, exact) for combine, reduce in PAIRS[1:] for exact in (False, True)),
+)  # fmt: skip

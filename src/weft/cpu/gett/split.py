@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from weft.fn import trace
-from weft.planner.schedule import AuxTensors, Scalar
+from weft.planner.schedule import AuxTensors, Launch, Scalar
 from weft.spec import Arithmetic, Contraction, Layout, Mode, Role, Strides
 
 LEAST = 4096  # of k in each part
@@ -65,7 +65,7 @@ def steps_of(contraction: Contraction, parts: int) -> Steps:
 
     along = Strides(between.strides[0], 0, 0, 0, *[0] * len(contraction.aux))
     if algebra is not None:
-        left = trace(_left, (accumulate, accumulate), names=("y",), hook="combine")
+        left = trace(lambda x, y: x, (accumulate, accumulate), names=("y",), hook="combine")
         algebra = replace(algebra, combine=left, name=f"{algebra.name} of parts")
     second = replace(
         contraction, modes=(*map(gathered, kept), Mode(LABELS, parts, Role.K, along)), a=between,
@@ -75,8 +75,22 @@ def steps_of(contraction: Contraction, parts: int) -> Steps:
     return Steps(first, second)
 
 
-def _left(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    return x
+def split_schedule(contraction: Contraction, splits: int, item: int, best: Callable[[Contraction], Any]) -> Any:
+    """The schedule of so many parts, by that of their contraction; the workspace has their sums, `item` bytes each."""
+    found = best(steps_of(contraction, splits).parts)
+    between = splits * contraction.batch * contraction.m * contraction.n * item
+    return replace(found, splits=splits, workspace_bytes=found.workspace_bytes + between)
+
+
+def launch_of(
+    contraction: Contraction, schedule: Any, launch: Callable[..., Launch], best: Callable[[Contraction, int], Any]
+) -> Launch:
+    """The launch of a schedule, whose sums may be in parts; `best`: that of a contraction and so many threads."""
+    if schedule.splits == 1:
+        return launch(contraction, schedule)
+    steps = steps_of(contraction, schedule.splits)
+    parts, whole = replace(schedule, splits=1), best(steps.whole, schedule.threads)
+    return SplitLaunch(steps, (launch(steps.parts, parts), launch(steps.whole, whole)))
 
 
 class SplitLaunch:
@@ -86,7 +100,7 @@ class SplitLaunch:
         self._between, (self._parts, self._whole) = steps.parts.d, launches
         self._operands = len(steps.parts.aux)
         self._one = torch.ones((), dtype=self._between.dtype, device="cpu")
-        self._alpha = _number(self._between.dtype)
+        self._alpha: Scalar = self._one.item()
 
     def __call__(
         self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, d: torch.Tensor, alpha: Scalar, beta: Scalar,
@@ -95,7 +109,3 @@ class SplitLaunch:
         between = torch.empty(self._between.shape, dtype=self._between.dtype, device="cpu")
         self._parts(a, b, None, between, self._alpha, self._alpha, aux[: self._operands])
         self._whole(between, self._one, c, d, alpha, beta, aux)
-
-
-def _number(dtype: torch.dtype) -> Scalar:
-    return 1 + 0j if dtype.is_complex else 1.0 if dtype.is_floating_point else 1

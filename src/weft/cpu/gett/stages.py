@@ -17,26 +17,16 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from weft.cpu.gett.model import GettForm
-from weft.cpu.gett.params import (
-    A_CONSTANTS,
-    ALPHA,
-    AUX_BASE,
-    B_CONSTANTS,
-    C_BASE,
-    D_BASE,
-    D_CONSTANTS,
-    INT32_COORDINATE,
-    INT64_COORDINATE,
-    PLAN,
-)
+from weft.cpu.gett import params
+from weft.cpu.gett.forms import GettForm
 from weft.cpu.jit import compiled
+from weft.errors import UnsupportedError
 from weft.fn import Pointwise
 from weft.fn.inliner import inlined
 from weft.fn.numba.writer import NumbaWriter
 from weft.fn.writer import Held, past_e4m3
 from weft.spec import Contraction
-from weft.spec.dtypes import value_type
+from weft.spec.dtypes import dtype_name, value_type
 
 
 class GettStage(NamedTuple):
@@ -79,19 +69,19 @@ class StageSource:
         return self._load(self._pointers - 1, dtype)
 
     def _load(self, pointer: int, dtype: torch.dtype) -> Held:
-        return Held(self.writer.let(f"load_{_name(dtype)}(p{pointer}, i)"), dtype)
+        return Held(self.writer.let(f"load_{dtype_name(dtype)}(p{pointer}, i)"), dtype)
 
     def write(self, value: Held, dtype: torch.dtype, pointer: int | None = None) -> None:
         if pointer is None:
             pointer, self._pointers = self._pointers, self._pointers + 1
         name = self.writer.cast(value.name, value.dtype, dtype)
-        self._stores.append(f"store_{_name(dtype)}(p{pointer}, i, {name})")
+        self._stores.append(f"store_{dtype_name(dtype)}(p{pointer}, i, {name})")
 
     def scalar(self, name: str, place: int, dtype: torch.dtype) -> Held:
         """alpha or beta: in double precision, or as an integer of 64 bits, where the call has it."""
         wide = "complex128" if dtype.is_complex else "float64" if dtype.is_floating_point else "int64"
         index = place // 2 if dtype.is_complex else place
-        self._scalars.append(f"{name} = {_name(dtype)}(load_{wide}(scalars, {index}))")
+        self._scalars.append(f"{name} = {dtype_name(dtype)}(load_{wide}(scalars, {index}))")
         return Held(name, dtype)
 
     @property
@@ -106,7 +96,7 @@ class StageSource:
         for word in self._path:
             found = f"load_int64({found}, {word})"
         loads = [
-            f"{each.name} = load_{_name(each.dtype)}(constants, {16 * at // each.dtype.itemsize})"
+            f"{each.name} = load_{dtype_name(each.dtype)}(constants, {16 * at // each.dtype.itemsize})"
             for at, each in enumerate(self.writer.parameters)
         ]
         return [f"constants = {found}", *loads]
@@ -176,8 +166,8 @@ def operand_stage(contraction: Contraction, form: GettForm, name: str, *, conjug
     parts: tuple[AuxRead, ...] = ()
     if matrix is not None:
         factor = matrix.a_factor if first else matrix.b_factor
-        parts = (AuxRead(torch.int64, (INT64_COORDINATE, form.axes.bases - 1)),) if matrix.parts > 1 else ()
-    place = A_CONSTANTS if first else B_CONSTANTS
+        parts = (AuxRead(torch.int64, (params.INT64_COORDINATE, form.axes.bases - 1)),) if matrix.parts > 1 else ()
+    place = params.A_CONSTANTS if first else params.B_CONSTANTS
     return _operand(place, values, function, factor, here, aux_reads(contraction, args), parts)
 
 
@@ -216,7 +206,7 @@ def _operand(
 
 def in_the_plan(place: int) -> tuple[int, int]:
     """How a stage comes to its constants: by way of the plan that a call names."""
-    return PLAN - ALPHA, place
+    return params.PLAN - params.ALPHA, place
 
 
 @lru_cache(maxsize=64)
@@ -248,9 +238,9 @@ def aux_reads(contraction: Contraction, args: Sequence[int]) -> tuple[AuxRead, .
     found = []
     for arg in args:
         each = contraction.aux[arg]
-        coordinate = INT32_COORDINATE if each.dtype == torch.int32 else INT64_COORDINATE
+        coordinate = params.INT32_COORDINATE if each.dtype == torch.int32 else params.INT64_COORDINATE
         size = each.dtype.itemsize if each.kind != "index" else coordinate
-        found.append(AuxRead(each.dtype, (size, AUX_BASE + arg)))
+        found.append(AuxRead(each.dtype, (size, params.AUX_BASE + arg)))
     return tuple(found)
 
 
@@ -283,7 +273,7 @@ def result_stage(
     if plain and d == form.dtype and (form.real_parts or form.dtype == contraction.arithmetic.accumulate):
         return None
     accumulate = contraction.arithmetic.accumulate if not form.real_parts else form.dtype
-    outputs = tuple((contraction.aux[at].dtype, AUX_BASE + at) for at in contraction.outputs)
+    outputs = tuple((contraction.aux[at].dtype, params.AUX_BASE + at) for at in contraction.outputs)
     c = contraction.c
     return _result(
         _Ending(
@@ -294,7 +284,7 @@ def result_stage(
             aux_reads(contraction, contraction.c_args if added and contraction.c_fn is not None else ()),
             contraction.epilogue,
             aux_reads(contraction, contraction.epilogue_args if contraction.epilogue is not None else ()),
-            ((d, D_BASE), *outputs),
+            ((d, params.D_BASE), *outputs),
             in_place,
         )
     )  # fmt: skip
@@ -303,7 +293,7 @@ def result_stage(
 @lru_cache(maxsize=512)
 def _result(ending: _Ending) -> GettStage:
     accumulate = ending.accumulate
-    loop = StageSource(ending.compute, in_the_plan(D_CONSTANTS))
+    loop = StageSource(ending.compute, in_the_plan(params.D_CONSTANTS))
     writer, value = loop.writer, loop.value
     addend = loop.read(ending.addend) if ending.addend is not None else None
     c_extra = [loop.read(each.dtype) for each in ending.c_aux]
@@ -334,7 +324,7 @@ def _result(ending: _Ending) -> GettStage:
     places = [0 if ending.in_place else None, *[None] * (len(values) - 1)]
     for result, (dtype, _), place in zip(values, ending.results, places, strict=True):
         loop.write(result, dtype, place)
-    reads = [(ending.addend.itemsize, C_BASE)] if ending.addend is not None else []
+    reads = [(ending.addend.itemsize, params.C_BASE)] if ending.addend is not None else []
     reads += [each.entry for each in (*ending.c_aux, *ending.aux)]
     writes = tuple((dtype.itemsize, base) for dtype, base in ending.results[1 if ending.in_place else 0 :])
     return GettStage(compiled(loop.source), ending.compute.itemsize, tuple(reads), writes, loop.constants)
@@ -342,22 +332,15 @@ def _result(ending: _Ending) -> GettStage:
 
 def emittable(contraction: Contraction) -> str | None:
     """Why a function of the contraction has no code here; None where all have. Compiles nothing."""
-    from weft.errors import UnsupportedError
+    hooks = ("a_fn", "b_fn", "c_fn", "epilogue")
+    return next((why for hook in hooks if (why := function_fault(hook, getattr(contraction, hook))) is not None), None)
 
-    functions = (
-        ("a_fn", contraction.a_fn, contraction.a_args), ("b_fn", contraction.b_fn, contraction.b_args),
-        ("c_fn", contraction.c_fn, contraction.c_args),
-        ("epilogue", contraction.epilogue, contraction.epilogue_args),
-    )  # fmt: skip
-    for hook, function, _ in functions:
-        if function is None:
-            continue
+
+def function_fault(hook: str, function: Pointwise | None) -> str | None:
+    """Why a function has no code here; None where it has, or there is none."""
+    if function is not None:
         try:
             inlined(NumbaWriter(), function, [Held(f"x{at}", dtype) for at, dtype in enumerate(function.dtypes)])
         except UnsupportedError as error:
             return f"{hook}: {error}"
     return None
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

@@ -7,6 +7,7 @@ loops around are written once and compiled for each type.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from llvmlite import ir
@@ -66,6 +67,33 @@ def at(builder: Any, address: Any, kind: ir.Type) -> Any:
 
 def word(value: int) -> ir.Constant:
     return ir.Constant(WORD, value)
+
+
+def splat(builder: Any, item: Any, vector: ir.VectorType) -> Any:
+    """An item in all lanes."""
+    nothing = ir.Constant(vector, ir.Undefined)
+    one = builder.insert_element(nothing, item, ir.Constant(HALF_WORD, 0))
+    zeros = ir.Constant(ir.VectorType(HALF_WORD, vector.count), [0] * vector.count)
+    return builder.shuffle_vector(one, nothing, zeros)
+
+
+def looped(builder: Any, starts: Sequence[Any], turn: Callable[..., tuple[list[Any], Any]]) -> list[Any]:
+    """The last values of a loop over registers, from `starts` on.
+
+    `turn` makes the next values of those that it is given, and says whether another turn follows.
+    """
+    before, loop, done = builder.basic_block, builder.append_basic_block("turn"), builder.append_basic_block("done")
+    builder.branch(loop)
+    builder.position_at_end(loop)
+    values = [builder.phi(start.type) for start in starts]
+    for value, start in zip(values, starts, strict=True):
+        value.add_incoming(start, before)
+    following, again = turn(*values)
+    builder.cbranch(again, loop, done)
+    for value, new in zip(values, following, strict=True):
+        value.add_incoming(new, loop)
+    builder.position_at_end(done)
+    return following
 
 
 def _constant(of: Any) -> Any:

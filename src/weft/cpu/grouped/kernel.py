@@ -25,24 +25,7 @@ from weft.cpu.gett.vector import (
     row_count,
     store_word,
 )
-from weft.cpu.grouped.params import (
-    ADD,
-    BASES,
-    COUNTER,
-    COUNTS,
-    DEPTH,
-    K_BLOCK,
-    MICRO,
-    OUTPUTS,
-    SCALING,
-    STAGES,
-    TABLE,
-    TILE_COUNT,
-    TILE_M,
-    TILE_N,
-    TILES,
-    WORDS,
-)
+from weft.cpu.grouped import params as word
 from weft.fn.numba.inner import inner
 from weft.spec.group import HEAD, ONE
 
@@ -120,10 +103,12 @@ def moved(d, rows, m, columns, n, sums, into_d, adjacent, kind):
 
 
 @inner
-def staged(function, values, count, pointers, frame):
-    """A function of the user on contiguous values, in their place."""
-    store_word(pointers, values)
-    invoke(function, (pointers, count, frame))
+def staged(frame, stage, values, count, pointers):
+    """The function of the user for A, B or D on contiguous values, in their place, where there is one."""
+    function = load_word(frame + 8 * (word.STAGES + stage))
+    if function != 0:
+        store_word(pointers, values)
+        invoke(function, (pointers, count, frame))
 
 
 @inner
@@ -131,7 +116,7 @@ def scaled(frame, values, count, pointers, factor):
     """Contiguous values times the factor at an address, in their place."""
     if load_word(factor) != ONE:
         store_word(pointers, values)
-        invoke(load_word(frame + 8 * SCALING), (pointers, count, factor))
+        invoke(load_word(frame + 8 * word.SCALING), (pointers, count, factor))
 
 
 @inner
@@ -147,14 +132,12 @@ def products(frame, tables, starts, extents, steps, sums, begun, kind):
     rows, columns, along_a, along_b, panel_a, panel_b, words = tables
     if steps[0] == 0:
         packed(panel_a, a, rows, m, along_a, k, height, kind)
-        if load_word(frame + 8 * STAGES) != 0:
-            staged(load_word(frame + 8 * STAGES), panel_a, (m + height - 1) // height * height * k, words, frame)
+        staged(frame, 0, panel_a, (m + height - 1) // height * height * k, words)
     whole = n if steps[1] == 0 else n % width  # columns that are packed: all of them, or those of the last block
     if whole:
         packed(panel_b, b, columns + 8 * (n - whole), whole, along_b, k, width, kind)
-        if load_word(frame + 8 * (STAGES + 1)) != 0:
-            staged(load_word(frame + 8 * (STAGES + 1)), panel_b, (whole + width - 1) // width * width * k, words, frame)
-    micro, vector = load_word(frame + 8 * MICRO), lane_count(kind) * size
+        staged(frame, 1, panel_b, (whole + width - 1) // width * width * k, words)
+    micro, vector = load_word(frame + 8 * word.MICRO), lane_count(kind) * size
     to_rows = words + 8 * height
     for r in range(height):
         store_word(to_rows + 8 * r, r * width * size)
@@ -183,7 +166,7 @@ def straight(frame, tables, starts, extents, steps, to, rows_d, kind):
     size, width, height = item_size(kind), VECTORS * lane_count(kind), row_count(kind)
     m, n, k = extents
     rows, words = tables
-    micro, vector = load_word(frame + 8 * MICRO), lane_count(kind) * size
+    micro, vector = load_word(frame + 8 * word.MICRO), lane_count(kind) * size
     for i in range(0, m, height):
         for r in range(height):
             store_word(words + 8 * r, starts[0] + load_word(rows + 8 * min(i + r, m - 1)))
@@ -201,65 +184,64 @@ def straight(frame, tables, starts, extents, steps, to, rows_d, kind):
 def finish_tile(frame, tile, workspace, kind):
     """One tile of one result, from its operands to D."""
     size, width, height = item_size(kind), VECTORS * lane_count(kind), row_count(kind)
-    tile_m, tile_n = load_word(frame + 8 * TILE_M), load_word(frame + 8 * TILE_N)
-    in_batch, in_m, in_n, in_k = (
-        load_word(frame + 8 * COUNTS), load_word(frame + 8 * (COUNTS + 1)), load_word(frame + 8 * (COUNTS + 2)),
-        load_word(frame + 8 * (COUNTS + 3)),
-    )  # fmt: skip
+    tile_m, tile_n = load_word(frame + 8 * word.TILE_M), load_word(frame + 8 * word.TILE_N)
+    counts = frame + 8 * word.COUNTS
+    in_batch, in_m = load_word(counts), load_word(counts + 8)
+    in_n, in_k = load_word(counts + 16), load_word(counts + 24)
     result, batch = load_word(tile) & 0xFFFFFFFF, load_word(tile) >> 32
     low_m, low_n = (load_word(tile + 8) & 0xFFFFFFFF) * tile_m, (load_word(tile + 8) >> 32) * tile_n
-    output = load_word(frame + 8 * OUTPUTS) + 32 * result
+    output = load_word(frame + 8 * word.OUTPUTS) + 32 * result
     first_row, end = load_word(output + 8), load_word(output + 16)
-    length = 8 * load_word(frame + 8 * WORDS)
-    own = load_word(frame + 8 * TABLE) + length * first_row
+    length = 8 * load_word(frame + 8 * word.WORDS)
+    own = load_word(frame + 8 * word.TABLE) + length * first_row
     m = min(tile_m, side_extent(own, in_batch, in_m) - low_m)
     n = min(tile_n, side_extent(own, in_batch + in_m, in_n) - low_n)
 
     # (1) Tables of this tile's rows and columns in D, and where in the workspace all else goes.
     rows_d, columns_d = workspace, workspace + 8 * tile_m
     rows, columns = columns_d + 8 * tile_n, columns_d + 8 * (tile_n + tile_m)
-    along_a, along_b = columns + 8 * tile_n, columns + 8 * (tile_n + K_BLOCK)
-    words = along_b + 8 * K_BLOCK
+    along_a, along_b = columns + 8 * tile_n, columns + 8 * (tile_n + word.K_BLOCK)
+    words = along_b + 8 * word.K_BLOCK
     sums = (words + 512 + 63) // 64 * 64
     panel_a = sums + (tile_m + height) * (tile_n + width) * size
-    depth = load_word(frame + 8 * DEPTH)
+    depth = load_word(frame + 8 * word.DEPTH)
     panel_b = panel_a + ((tile_m + height) * depth * size + 63) // 64 * 64
     offsets_into(rows_d, own, low_m, low_m + m, in_batch, in_m, 2, size)
     offsets_into(columns_d, own, low_n, low_n + n, in_batch + in_m, in_n, 2, size)
     first_d = load_word(output) * size + side_offset(own, batch, 0, in_batch, 2, size)
-    d = load_word(frame + 8 * (BASES + 2)) + first_d
+    d = load_word(frame + 8 * (word.BASES + 2)) + first_d
     side = in_batch + in_m
     adjacent = in_n == 1 and load_word(own + 8 * (HEAD + 1 + 4 * side + 2)) == 1
-    begun = load_word(frame + 8 * ADD) != 0
-    plain = adjacent and load_word(frame + 8 * (STAGES + 2)) == 0
+    begun = load_word(frame + 8 * word.ADD) != 0
+    plain = adjacent and load_word(frame + 8 * (word.STAGES + 2)) == 0
     if begun:
         moved(d, rows_d, m, columns_d, n, sums, False, adjacent, kind)
 
     # (2) All rows of the table that are summed into it, a block of k at a time.
     items = (m + height - 1) // height * height * ((n + width - 1) // width * width)
     for at in range(first_row, end):
-        row = load_word(frame + 8 * TABLE) + length * at
+        row = load_word(frame + 8 * word.TABLE) + length * at
         if at > first_row and begun:
             scaled(frame, sums, items, words, row + 16)
         k = side_extent(row, side + in_n, in_k)
-        a = load_word(frame + 8 * BASES) + load_word(row) * size + side_offset(row, batch, 0, in_batch, 0, size)
-        b = load_word(frame + 8 * (BASES + 1)) + load_word(row + 8) * size
+        a = load_word(frame + 8 * word.BASES) + load_word(row) * size + side_offset(row, batch, 0, in_batch, 0, size)
+        b = load_word(frame + 8 * (word.BASES + 1)) + load_word(row + 8) * size
         b += side_offset(row, batch, 0, in_batch, 1, size)
         offsets_into(rows, row, low_m, low_m + m, in_batch, in_m, 0, size)
         offsets_into(columns, row, low_n, low_n + n, side, in_n, 1, size)
         step_a, step_b = 0, 0
-        if in_k == 1 and load_word(frame + 8 * STAGES) == 0:
+        if in_k == 1 and load_word(frame + 8 * word.STAGES) == 0:
             step_a = load_word(row + 8 * (HEAD + 1 + 4 * (side + in_n))) * size
         in_line = in_k == 1 and in_n == 1 and load_word(row + 8 * (HEAD + 1 + 4 * side + 1)) == 1
-        if in_line and load_word(frame + 8 * (STAGES + 1)) == 0:
+        if in_line and load_word(frame + 8 * (word.STAGES + 1)) == 0:
             step_b = load_word(row + 8 * (HEAD + 1 + 4 * (side + in_n) + 1)) * size
-        alone = end - first_row == 1 and load_word(output + 24) == ONE and 0 < k <= K_BLOCK and not begun
+        alone = end - first_row == 1 and load_word(output + 24) == ONE and 0 < k <= word.K_BLOCK and not begun
         if alone and plain and step_a != 0 and step_b != 0 and n >= width:
             to = d + load_word(columns_d)
             straight(frame, (rows, words), (a, b + load_word(columns)), (m, n, k), (step_a, step_b), to, rows_d, kind)
             return
-        for start in range(0, k, K_BLOCK):
-            count = min(K_BLOCK, k - start)
+        for start in range(0, k, word.K_BLOCK):
+            count = min(word.K_BLOCK, k - start)
             from_a, from_b = (0 if step_a else start), (0 if step_b else start)  # where A or B are moved on instead
             offsets_into(along_a, row, from_a, from_a + count, side + in_n, in_k, 0, size)
             offsets_into(along_b, row, from_b, from_b + count, side + in_n, in_k, 1, size)
@@ -274,8 +256,7 @@ def finish_tile(frame, tile, workspace, kind):
     else:
         for i in range(0, items * size, 8):
             store_word(sums + i, 0)
-    if load_word(frame + 8 * (STAGES + 2)) != 0:
-        staged(load_word(frame + 8 * (STAGES + 2)), sums, items, words, frame)
+    staged(frame, 2, sums, items, words)
     moved(d, rows_d, m, columns_d, n, sums, True, adjacent, kind)
 
 
@@ -283,16 +264,16 @@ def finish_tile(frame, tile, workspace, kind):
 def run(frame, kind):
     """Tiles until none is left; every thread of a team runs this."""
     tile_m, tile_n, depth = (
-        load_word(frame + 8 * TILE_M), load_word(frame + 8 * TILE_N), load_word(frame + 8 * DEPTH),
+        load_word(frame + 8 * word.TILE_M), load_word(frame + 8 * word.TILE_N), load_word(frame + 8 * word.DEPTH),
     )  # fmt: skip
     size, width, height = item_size(kind), VECTORS * lane_count(kind), row_count(kind)
     rounded_m, rounded_n = tile_m + height, tile_n + width
     room = rounded_m * rounded_n + (rounded_m + rounded_n) * depth
-    workspace = allocate(16 * (tile_m + tile_n) + 16 * K_BLOCK + room * size + 4096)
+    workspace = allocate(16 * (tile_m + tile_n) + 16 * word.K_BLOCK + room * size + 4096)
     start = (workspace + 63) // 64 * 64
     while True:
-        tile = fetch_add(frame + 8 * COUNTER)
-        if tile >= load_word(frame + 8 * TILE_COUNT):
+        tile = fetch_add(frame + 8 * word.COUNTER)
+        if tile >= load_word(frame + 8 * word.TILE_COUNT):
             break
-        finish_tile(frame, load_word(frame + 8 * TILES) + 16 * tile, start, kind)
+        finish_tile(frame, load_word(frame + 8 * word.TILES) + 16 * tile, start, kind)
     release(workspace)

@@ -12,7 +12,7 @@ import torch
 
 from weft.base.figures import counted
 from weft.cpu.gett import entries
-from weft.cpu.gett.operations import Operation
+from weft.cpu.gett.params import Operation
 from weft.cpu.gett.stages import GettStage, StageSource, in_place, words_of
 from weft.cpu.grouped import params as at
 from weft.cpu.host import callback, together

@@ -21,10 +21,8 @@ CALL, TEAM = 2e-6, 4e-6
 
 def supports(permutation: Permutation, target: Target) -> str | None:
     """None, or one sentence that says why not."""
-    if target.kind != "cpu":
-        return f"it runs on the CPU, the tensors are on a {target.kind} device"
-    if (missing := jit.fault()) is not None:
-        return missing
+    if (reason := jit.fault_on(target)) is not None:
+        return reason
     if permutation.is_move:
         return None
     from weft.cpu.permute.launch import Values, fault

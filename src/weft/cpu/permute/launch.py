@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -15,18 +14,15 @@ import numpy as np
 import torch
 
 from weft.cpu.gett.family import LOADABLE
-from weft.cpu.gett.launch import scalar_words
-from weft.cpu.gett.stages import Held, StageSource, words_of
-from weft.cpu.host import HUGE, HeldFrame, advise, callback, reach, together
+from weft.cpu.gett.stages import Held, StageSource, function_fault, words_of
+from weft.cpu.host import HUGE, PlanWords, WordsLaunch, advise, reach, scalar_words, whole_lines
 from weft.cpu.jit import compiled, kernel_source
 from weft.cpu.level import vector_bytes
 from weft.cpu.permute import params
 from weft.cpu.permute.params import ALPHA, CONSTANTS, PLAN
 from weft.cpu.permute.schedule import LINE, LONG, CpuPermuteSchedule, Side, Tiling, tiling
-from weft.errors import UnsupportedError
 from weft.fn import Pointwise
 from weft.fn.inliner import inlined
-from weft.fn.numba.writer import NumbaWriter
 from weft.planner.schedule import Scalar
 from weft.spec.dtypes import dtype_name
 from weft.spec.permutation import Permutation, scaling_type
@@ -63,12 +59,7 @@ def fault(values: Values) -> str | None:
     for dtype in (values.x, values.d):
         if dtype not in LOADABLE:
             return f"kernels do not compute with {dtype_name(dtype)}"
-    if values.fn is not None:
-        try:
-            inlined(NumbaWriter(), values.fn, [Held("x", values.x)])
-        except UnsupportedError as error:
-            return f"fn: {error}"
-    return None
+    return function_fault("fn", values.fn)
 
 
 @lru_cache(maxsize=512)
@@ -113,54 +104,35 @@ def tiles_kernel() -> int:
     return compiled(kernel_source("weft.cpu.permute.kernel.run"), kernel=True)
 
 
-class CpuPermuteLaunch:
-    """Runs on new pointers; it keeps no state between calls and may run in several threads at once."""
+class CpuPermuteLaunch(WordsLaunch):
+    """Runs on new pointers; it keeps no state between calls."""
 
     def __init__(self, permutation: Permutation, schedule: CpuPermuteSchedule) -> None:
-        self._kept: list[np.ndarray] = []
-        self._address = tiles_kernel()
-        self._run = callback(self._address)
-        self._threads = schedule.threads
+        super().__init__(tiles_kernel(), schedule.threads)
         self._scale = permutation.scale if permutation.scaled else None
         self._size = reach(permutation.d)
-        self._words = np.zeros(params.WORDS, np.int64)
-        self._plan = self._words.ctypes.data
+        self._plan = PlanWords(params.WORDS)
         cut = tiling(permutation)
         self._set_tiles(cut, schedule.threads)
         self._set_kernels(permutation, schedule, cut)
 
     def __call__(self, x: torch.Tensor, c: torch.Tensor | None, d: torch.Tensor, alpha: Scalar, beta: Scalar) -> None:
-        frame = self._frame(x, c, d, alpha, beta)
-        if self._threads == 1:
-            self._run(frame)
-        else:
-            together(self._address, frame, min(self._threads, torch.get_num_threads()))
+        self.start(self.frame(x, c, d, alpha, beta))
 
-    def bound(
-        self, x: torch.Tensor, c: torch.Tensor | None, d: torch.Tensor, alpha: Scalar, beta: Scalar
-    ) -> HeldFrame:
-        """The run on these tensors, whose addresses are taken now."""
-        return HeldFrame(self._address, self._frame(x, c, d, alpha, beta), self._threads)
-
-    def _frame(self, x: torch.Tensor, c: torch.Tensor | None, d: torch.Tensor, alpha: Scalar, beta: Scalar) -> Any:
+    def frame(self, x: torch.Tensor, c: torch.Tensor | None, d: torch.Tensor, alpha: Scalar, beta: Scalar) -> Any:
         """The words of a call."""
         scalars = (0, 0, 0, 0) if self._scale is None else scalar_words(alpha, beta, self._scale)
-        words = _pack(self._plan, 0, *scalars, x.data_ptr(), d.data_ptr(), 0 if c is None else c.data_ptr())
+        words = _pack(self._plan.address, 0, *scalars, x.data_ptr(), d.data_ptr(), 0 if c is None else c.data_ptr())
         if self._size >= HUGE:
             advise(d, self._size)
         return _Words.from_buffer_copy(words)
 
-    def _keep(self, table: Sequence[tuple[int, ...]] | np.ndarray) -> int:
-        kept = np.ascontiguousarray(table, np.int64)
-        self._kept.append(kept)
-        return kept.ctypes.data
-
     def _set_tiles(self, cut: Tiling, threads: int) -> None:
-        words, sizes = self._words, (cut.x_size, cut.d_size)
+        words, sizes = self._plan.words, (cut.x_size, cut.d_size)
         words[params.X_SIZE], words[params.D_SIZE] = sizes
         outer = [(axis.extent, axis.x * cut.x_size, axis.d * cut.d_size) for axis in cut.outer]
         outer = outer or [(1, 0, 0)]
-        words[params.OUTER], words[params.OUTER_COUNT] = self._keep(outer), len(outer)
+        words[params.OUTER], words[params.OUTER_COUNT] = self._plan.keep(outer), len(outer)
         words[params.TILES] = cut.tiles
         words[params.CHUNK] = max(cut.tiles // (8 * threads), 1) if threads > 1 else cut.tiles
         for at, side in ((params.P_MODE, cut.p), (params.Q_MODE, cut.q), (params.R_MODE, cut.run)):
@@ -179,11 +151,11 @@ class CpuPermuteLaunch:
             if side.axes:
                 last = np.arange(side.longest // len(table))
                 table = (last[:, None] * (side.axes[-1][tensor] * size) + table).reshape(-1)
-            found.append(self._keep(table))
+            found.append(self._plan.keep(table))
         return found[0], found[1]
 
     def _set_kernels(self, permutation: Permutation, schedule: CpuPermuteSchedule, cut: Tiling) -> None:
-        words = self._words
+        words = self._plan.words
         words[params.CELLS] = cells_kernel()
         if schedule.square:
             words[params.SQUARES] = squares_of(cut.x_size, schedule.square)
@@ -196,8 +168,8 @@ class CpuPermuteLaunch:
         if not permutation.is_move:
             found = stage(Values.of(permutation))
             words[params.STAGE], words[params.IN_PLACE] = found.address, found.in_place
-            words[params.CONSTANTS] = self._keep(words_of(found.constants))
+            words[params.CONSTANTS] = self._plan.keep(words_of(found.constants))
             words[params.WHOLE_ROWS] = cut.whole_rows
-            size = -(-p * q * run * max(cut.x_size, cut.d_size) // LINE) * LINE
+            size = whole_lines(p * q * run * max(cut.x_size, cut.d_size))
             words[params.BUFFER] = size
             words[params.WORKSPACE] += 3 * size + 8 * (p + q) + 4 * LINE

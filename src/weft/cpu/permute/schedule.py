@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
+from weft.cpu.permute.params import LINE
 from weft.spec import Mode
 from weft.spec.permutation import Permutation
 
@@ -27,7 +28,6 @@ RUN = 1 << 15  # bytes of a run, above which it is cut
 LONG = 1 << 14  # of one that is streamed wherever it begins
 BUFFER = 1 << 14  # items of a tile that is computed with
 STREAM = 1 << 22  # bytes of D from which it is written past the caches
-LINE = 64
 SMALL = 1 << 17  # bytes moved, up to which one thread is as quick as two
 #: Items along a square in registers, by their size, the quickest first; and where whole cache lines are streamed.
 SQUARES = {1: (32, 16, 8, 4), 2: (16, 8, 4), 4: (16, 8, 4), 8: (8, 4, 2), 16: (4, 2)}

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from weft.cpu import jit
+from weft.cpu.host import callback, scalar_words, together
 from weft.cpu.permute import params as at
 from weft.cpu.permute.schedule import LINE, SMALL, SQUARES
 from weft.planner.schedule import Scalar
@@ -91,7 +92,6 @@ class _Call:
     def __init__(
         self, dtype: torch.dtype, batch_step: int, elements: int, alpha: Scalar, shortest: int, steps: tuple[int, int]
     ) -> None:
-        from weft.cpu.gett.launch import scalar_words
         from weft.cpu.permute.launch import Values, cells_kernel, squares_of, stage
 
         size = dtype.itemsize
@@ -117,7 +117,6 @@ class _Call:
 
     def __call__(self, address: int) -> None:
         """Run it on the matrices at an address."""
-        from weft.cpu.host import callback, together
 
         frame = _Words(self._plan, 0, *self._scalars, address)
         threads = min(torch.get_num_threads(), self._tasks) if 2 * self._bytes > SMALL else 1

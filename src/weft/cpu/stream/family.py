@@ -5,29 +5,36 @@ A family with the four doors of `weft.planner.schedule`. Its loops are compiled 
 
 from __future__ import annotations
 
+import ctypes
+import math
+from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache, partial
+from itertools import permutations
+from typing import NamedTuple
+
+import torch
 
 from weft.cpu import jit
-from weft.cpu.gett.split import SplitLaunch, steps_of
-from weft.cpu.stream import cost
-from weft.cpu.stream.nest import ComplexPartsLaunch, in_parts, nest_of
-from weft.cpu.stream.schedule import StreamSchedule, best_schedule
-from weft.cpu.stream.types import fault, types_of
-from weft.planner.schedule import Candidates, Launch, Target
-from weft.spec import Contraction
+from weft.cpu.gett.split import launch_of, parts_of, split_schedule, steps_of
+from weft.cpu.host import costs
+from weft.cpu.stream.nest import Nest, StreamSchedule, StreamTypes, fault, nest_of, nests, room, types_of
+from weft.cpu.stream.params import IN_PLACE, SQUARES
+from weft.planner.schedule import AuxTensors, Candidates, Launch, Scalar, Target
+from weft.spec import Arithmetic, Contraction, Layout, Mode, Role, Strides, canonical
+from weft.spec.dtypes import REAL_OF
 
 NAME = "stream"
 MOST_REUSE = 6  # multiply-adds for each item of A, B and D
-
-__all__ = ["NAME", "StreamSchedule", "build", "predict", "schedules", "supports"]
+SMALL = 100_000  # products up to which one thread is as quick as two
+_OVERLAP = 0.75  # of the shorter of arithmetic and memory's work that the longer one hides
+_START = 32  # bytes that memory could have moved while a run of neighbours begins, as it does for runs of 16 or less
 
 
 def supports(contraction: Contraction, target: Target) -> str | None:
     """None, or one sentence that says why not."""
-    if target.kind != "cpu":
-        return f"it runs on the CPU, the tensors are on a {target.kind} device"
-    if (missing := jit.fault()) is not None:
-        return missing
+    if (reason := jit.fault_on(target)) is not None:
+        return reason
     if contraction.algebra is not None or contraction.aux or contraction.c is not None:
         return "it computes products and their sums alone"
     if any((contraction.a_fn, contraction.b_fn, contraction.epilogue)):
@@ -58,7 +65,7 @@ def predict(contraction: Contraction, schedule: StreamSchedule, target: Target) 
     if schedule.splits > 1:
         computed = steps_of(computed, schedule.splits).parts
     nest = nest_of(computed, types_of(computed), schedule.x, schedule.y)
-    return cost.call_seconds(schedule.threads) + cost.seconds(computed, nest) / schedule.threads
+    return call_seconds(schedule.threads) + seconds(computed, nest) / schedule.threads
 
 
 def build(contraction: Contraction, schedule: StreamSchedule, target: Target) -> Launch:
@@ -72,8 +79,129 @@ def build(contraction: Contraction, schedule: StreamSchedule, target: Target) ->
 def _launch(contraction: Contraction, schedule: StreamSchedule) -> Launch:
     from weft.cpu.stream.launch import StreamLaunch
 
-    if schedule.splits == 1:
-        return StreamLaunch(contraction, schedule)
-    steps = steps_of(contraction, schedule.splits)
-    parts = StreamLaunch(steps.parts, replace(schedule, splits=1))
-    return SplitLaunch(steps, (parts, StreamLaunch(steps.whole, best_schedule(steps.whole, schedule.threads))))
+    return launch_of(contraction, schedule, StreamLaunch, best_schedule)
+
+
+@lru_cache(maxsize=1024)
+def best_schedule(contraction: Contraction, threads: int) -> StreamSchedule:
+    """The tile of the least predicted time."""
+    x, y, nest = min(nests(contraction), key=lambda found: seconds(contraction, found[2]))
+    products = math.prod(mode.extent for mode in contraction.modes)
+    threads = threads if products > SMALL else 1
+    if nest.size < threads and (splits := parts_of(contraction, threads)) > 1:
+        of_parts = partial(best_schedule, threads=threads)
+        return split_schedule(contraction, splits, types_of(contraction).sum_size, of_parts)
+    return StreamSchedule(x, y, min(threads, nest.size), threads * room(nest, types_of(contraction)))
+
+
+class _StreamCost(NamedTuple):
+    call: float  # seconds
+    team: float  # of starting threads
+    block: float  # of a block of D,
+    tile: float  # of a tile,
+    row: float  # of a row of a tile
+    item: float  # of four bytes of a row
+    turned: float  # of four bytes that are transposed
+    single: float  # of an item that is read or written by itself
+    memory: float  # bytes a second of one core, from memory
+    near: float  # and from caches,
+    cache: float  # of so many bytes
+    writes: float  # how many times as long products take that are not summed
+
+
+@lru_cache
+def _cost() -> _StreamCost:
+    found = costs("stream")
+    return _StreamCost(*(found(name) for name in _StreamCost._fields))
+
+
+def call_seconds(threads: int) -> float:
+    """Seconds of a call besides its loops."""
+    return _cost().call + (_cost().team if threads > 1 else 0.0)
+
+
+def seconds(contraction: Contraction, nest: Nest) -> float:
+    """Seconds of one thread that does it all."""
+    cost, types, (x, y) = _cost(), types_of(contraction), (nest.x, nest.y)
+    products = math.prod(mode.extent for mode in contraction.modes)
+    along, across = nest.pieces
+    rows: float = products // x.extent * along
+    if x.kept and not y.kept and x.b == 0:
+        rows = rows / min(4, y.extent)
+    tiles = products // (x.extent * y.extent) * along * across
+    held = max(types.operand_size, types.sum_size // 2)
+    busy = nest.size * cost.block + tiles * cost.tile + rows * cost.row + products * held / 4 * cost.item
+    kept = contraction.batch * contraction.m * contraction.n
+    for at, way in zip((2, 3), nest.ways, strict=False):
+        if way != IN_PLACE:
+            busy += products / (1 if y[at] else y.extent / across) * _packed(way, types.operand_size)
+    if not nest.writes:
+        busy += kept * (cost.item + (_packed(nest.ways[2], types.result_size) if nest.ways[2] != IN_PLACE else 0.0))
+    read = _read(_moved(nest, types))
+    whole = max(busy, read) + (1 - _OVERLAP) * min(busy, read)
+    return whole if any(mode.role is Role.K for mode in contraction.modes) else whole * cost.writes
+
+
+def _packed(way: int, size: int) -> float:
+    return _cost().turned * max(size / 4, 0.5) if way == SQUARES else _cost().single
+
+
+def _moved(nest: Nest, types: StreamTypes) -> float:
+    """Bytes that memory moves: items, and what beginning their runs costs."""
+    axes = (*nest.outer, *nest.sums, nest.x, nest.y)
+    total = 0.0
+    for at, size in ((2, types.operand_size), (3, types.operand_size), (4, types.result_size)):
+        items = math.prod(axis.extent for axis in axes if axis[at])
+        total += items * size * (1 + _START / max(_run(nest, at) * size, 16))
+    return total
+
+
+def _read(size: float) -> float:
+    return size / (_cost().memory if size > _cost().cache else _cost().near)
+
+
+def _run(nest: Nest, at: int) -> int:
+    """Neighbours in memory that a tile reads one after the other."""
+    for (axis, block), (other, rows) in permutations(zip((nest.x, nest.y), nest.blocks, strict=True)):
+        if axis[at] == 1:
+            return block * rows if block == axis.extent == other[at] else block
+    return 1
+
+
+_REAL = {torch.complex64: ctypes.c_float, torch.complex128: ctypes.c_double}
+
+
+def in_parts(contraction: Contraction) -> Contraction | None:
+    """A contraction as one of real numbers with a mode of both parts; None where B has modes or nothing is complex."""
+    accumulate = contraction.arithmetic.accumulate
+    if not accumulate.is_complex or any(mode.strides.b for mode in contraction.modes):
+        return None
+    real = REAL_OF[accumulate]
+    modes = [mode._replace(strides=Strides(*(2 * step for step in mode.strides))) for mode in contraction.modes]
+    modes.append(Mode(("part",), 2, Role.M, Strides(1, 0, 0, 1)))
+    a, d = (
+        Layout((*each.shape, 2), (*(2 * step for step in each.strides), 1), real)
+        for each in (contraction.a, contraction.d)
+    )
+    found = replace(
+        contraction, modes=tuple(modes), a=a, b=Layout((), (), real), d=d,
+        arithmetic=Arithmetic(real, real, contraction.arithmetic.precision), conjugate_a=False, conjugate_b=False,
+    )  # fmt: skip
+    return canonical(found)
+
+
+class ComplexPartsLaunch:
+    """Launches for a number B that is real, and for any."""
+
+    def __init__(self, real: Callable[..., None], whole: Callable[..., None], dtype: torch.dtype) -> None:
+        self._real, self._whole, self._part = real, whole, _REAL[dtype]
+
+    def __call__(
+        self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, d: torch.Tensor, alpha: Scalar, beta: Scalar,
+        aux: AuxTensors = (),
+    ) -> None:  # fmt: skip
+        imaginary = self._part.from_address(b.data_ptr() + ctypes.sizeof(self._part)).value
+        if alpha.imag == 0 and imaginary == 0:
+            self._real(a, b, c, d, alpha.real, 0, aux)
+        else:
+            self._whole(a, b, c, d, alpha, beta, aux)

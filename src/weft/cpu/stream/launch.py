@@ -10,15 +10,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from weft.cpu.gett.launch import scalar_words
-from weft.cpu.host import HUGE, HeldFrame, advise, callback, reach, together
+from weft.cpu.host import HUGE, PlanWords, WordsLaunch, advise, reach, scalar_words
 from weft.cpu.jit import compiled, kernel_source
 from weft.cpu.permute.launch import squares_of
 from weft.cpu.stream import params as at
-from weft.cpu.stream.nest import Nest, StreamAxis, nest_of, rooms, side_of
+from weft.cpu.stream.nest import Nest, StreamAxis, StreamSchedule, StreamTypes, nest_of, rooms, side_of, types_of
 from weft.cpu.stream.params import marker
-from weft.cpu.stream.schedule import StreamSchedule
-from weft.cpu.stream.types import StreamTypes, types_of
 from weft.planner.schedule import AuxTensors, Scalar
 from weft.spec import Contraction
 
@@ -26,17 +23,16 @@ _Words = ctypes.c_int64 * at.CALL_WORDS
 _pack = struct.Struct(f"{at.BASES + 3}q{8 * (at.CALL_WORDS - at.BASES - 3)}x").pack  # quicker than ctypes
 
 
-class StreamLaunch:
-    """Runs on new pointers; it keeps no state between calls and may run in several threads at once."""
+class StreamLaunch(WordsLaunch):
+    """Runs on new pointers; it keeps no state between calls."""
 
     def __init__(self, contraction: Contraction, schedule: StreamSchedule) -> None:
         types = types_of(contraction)
         self._nest = nest_of(contraction, types, schedule.x, schedule.y)
         values = marker(types.operand), f"{types.held}(0)", marker(types.result)
         source = kernel_source("weft.cpu.stream.kernel.run", *values, types=("int8", types.held))
-        self._address = compiled(source, kernel=True)
-        self._run = callback(self._address)
-        self._threads, self._dtype = schedule.threads, contraction.arithmetic.accumulate
+        super().__init__(compiled(source, kernel=True), schedule.threads)
+        self._dtype = contraction.arithmetic.accumulate
         self._size = reach(contraction.d)
         self._plain = StreamPlanWords(self._nest, types, schedule.threads)
         # A factor is one of sums: products that go straight to D have none.
@@ -48,20 +44,11 @@ class StreamLaunch:
         self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, d: torch.Tensor, alpha: Scalar, beta: Scalar,
         aux: AuxTensors = (),
     ) -> None:  # fmt: skip
-        frame = self._frame(a, b, d, alpha)
-        if self._threads == 1:
-            self._run(frame)
-        else:
-            together(self._address, frame, min(self._threads, torch.get_num_threads()))
+        self.start(self.frame(a, b, c, d, alpha))
 
-    def bound(
-        self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, d: torch.Tensor, alpha: Scalar, beta: Scalar,
-        aux: AuxTensors = (),
-    ) -> HeldFrame:  # fmt: skip
-        """The run on these tensors, whose addresses are taken now."""
-        return HeldFrame(self._address, self._frame(a, b, d, alpha), self._threads)
-
-    def _frame(self, a: torch.Tensor, b: torch.Tensor, d: torch.Tensor, alpha: Scalar) -> Any:
+    def frame(
+        self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, d: torch.Tensor, alpha: Scalar, *_: Any
+    ) -> Any:
         """The words of a call."""
         first, second = (b, a) if self._nest.swapped else (a, b)
         if alpha == 1:
@@ -74,13 +61,12 @@ class StreamLaunch:
         return _Words.from_buffer_copy(words)
 
 
-class StreamPlanWords:
-    """The words of one plan, and the tables that they point to."""
+class StreamPlanWords(PlanWords):
+    """The words of one plan."""
 
     def __init__(self, nest: Nest, types: StreamTypes, threads: int) -> None:
-        self._kept: list[np.ndarray] = []
-        self._words = words = np.zeros(at.WORDS, np.int64)
-        self.address = words.ctypes.data
+        super().__init__(at.WORDS)
+        words = self.words
         self._sizes = types.operand_size, types.operand_size, types.result_size
         words[at.OUTER], words[at.OUTER_COUNT] = self._table(nest.outer), len(nest.outer)
         words[at.SUMS], words[at.SUM_COUNT] = self._table(nest.sums), len(nest.sums)
@@ -98,21 +84,16 @@ class StreamPlanWords:
         return tuple(step * size for step, size in zip(axis[2:], self._sizes, strict=True))
 
     def _table(self, axes: Sequence[StreamAxis]) -> int:
-        return self._keep([(axis.extent, *self._steps(axis)) for axis in axes] or [(1, 0, 0, 0)])
-
-    def _keep(self, table: Sequence[tuple[int, ...]] | np.ndarray) -> int:
-        kept = np.ascontiguousarray(table, np.int64)
-        self._kept.append(kept)
-        return kept.ctypes.data
+        return self.keep([(axis.extent, *self._steps(axis)) for axis in axes] or [(1, 0, 0, 0)])
 
     def _set_squares(self, nest: Nest, types: StreamTypes) -> None:
         if at.SQUARES not in nest.ways:
             return
-        words, (along, across) = self._words, nest.blocks
+        words, (along, across) = self.words, nest.blocks
         items, rows = np.arange(along), np.arange(across) * along
         for word, step in zip((at.X_TABLE_A, at.X_TABLE_B, at.X_TABLE_D), self._steps(nest.x), strict=True):
-            words[word] = self._keep(items * step)
+            words[word] = self.keep(items * step)
         for turn, table, size in (
             (at.TURN, at.PITCH_TABLE, types.operand_size), (at.TURN_D, at.PITCH_TABLE_D, types.result_size),
         ):  # fmt: skip
-            words[turn], words[table] = squares_of(size, side_of(nest, size)), self._keep(rows * size)
+            words[turn], words[table] = squares_of(size, side_of(nest, size)), self.keep(rows * size)

@@ -1,59 +1,70 @@
-"""The nest of loops of one pass, and its parts for threads."""
+"""The nest of loops of one pass: number types, the two modes of a tile, and the loops around."""
 
 from __future__ import annotations
 
-import ctypes
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 
+from weft.cpu.host import whole_lines
 from weft.cpu.level import vector_bytes
 from weft.cpu.stream.params import IN_PLACE, ONE_BY_ONE, SQUARES
-from weft.cpu.stream.types import StreamTypes, types_of
-from weft.planner.schedule import AuxTensors, Scalar
-from weft.spec import Arithmetic, Contraction, Layout, Mode, Role, Strides, canonical
-from weft.spec.dtypes import REAL_OF
+from weft.spec import Contraction, Mode, Role
+from weft.spec.dtypes import dtype_name
 
-_REAL = {torch.complex64: ctypes.c_float, torch.complex128: ctypes.c_double}
+# Types of sums, which are kept in a wider type.
+ACCUMULATORS = (torch.float32, torch.float64, torch.complex64, torch.complex128, torch.int32, torch.int64)
+_HALVES = (torch.float16, torch.bfloat16)
+_BYTES = (torch.int8, torch.uint8, torch.int16)
+# Types that hold the values of a type without rounding, besides itself.
+HELD_IN = {
+    **dict.fromkeys(_HALVES, (torch.float32,)), **dict.fromkeys(_BYTES, (torch.int32, torch.int64)),
+    torch.int32: (torch.int64,),
+}  # fmt: skip
+# Types of D besides the accumulator's.
+WRITTEN = {torch.float32: _HALVES}
 
 
-def in_parts(contraction: Contraction) -> Contraction | None:
-    """A contraction as one of real numbers with a mode of both parts; None where B has modes or nothing is complex."""
-    accumulate = contraction.arithmetic.accumulate
-    if not accumulate.is_complex or any(mode.strides.b for mode in contraction.modes):
-        return None
-    real = REAL_OF[accumulate]
-    modes = [mode._replace(strides=Strides(*(2 * step for step in mode.strides))) for mode in contraction.modes]
-    modes.append(Mode(("part",), 2, Role.M, Strides(1, 0, 0, 1)))
-    a, d = (
-        Layout((*each.shape, 2), (*(2 * step for step in each.strides), 1), real)
-        for each in (contraction.a, contraction.d)
-    )
-    found = replace(
-        contraction, modes=tuple(modes), a=a, b=Layout((), (), real), d=d,
-        arithmetic=Arithmetic(real, real, contraction.arithmetic.precision), conjugate_a=False, conjugate_b=False,
+class StreamTypes(NamedTuple):
+    """Names of the operands' type, of what products are made in, and of D's; bytes of items and sums."""
+
+    operand: str
+    held: str
+    result: str
+    operand_size: int
+    result_size: int
+    sum_size: int
+
+    @property
+    def widest(self) -> int:
+        return max(self.operand_size, self.result_size)
+
+
+def fault(contraction: Contraction) -> str | None:
+    """None, or one sentence that says why the types have no loops."""
+    arithmetic, stored = contraction.arithmetic, contraction.a.dtype
+    if contraction.b.dtype != stored:
+        return "operands are of different types"
+    accumulate = arithmetic.accumulate
+    if accumulate not in ACCUMULATORS or (stored != accumulate and accumulate not in HELD_IN.get(stored, ())):
+        return f"{dtype_name(stored)} summed in {dtype_name(accumulate)} has no loops"
+    if arithmetic.product not in (stored, accumulate):
+        return f"values are rounded to {dtype_name(arithmetic.product)} first"
+    if contraction.d.dtype != accumulate and contraction.d.dtype not in WRITTEN.get(accumulate, ()):
+        return f"sums in {dtype_name(accumulate)} are not written as {dtype_name(contraction.d.dtype)}"
+    return None
+
+
+def types_of(contraction: Contraction) -> StreamTypes:
+    """The number types of a contraction without a fault."""
+    stored, result, held = contraction.a.dtype, contraction.d.dtype, contraction.arithmetic.accumulate
+    return StreamTypes(
+        dtype_name(stored), dtype_name(held), dtype_name(result), stored.itemsize, result.itemsize,
+        16 if held.is_complex else 8,
     )  # fmt: skip
-    return canonical(found)
-
-
-class ComplexPartsLaunch:
-    """Launches for a number B that is real, and for any."""
-
-    def __init__(self, real: Callable[..., None], whole: Callable[..., None], dtype: torch.dtype) -> None:
-        self._real, self._whole, self._part = real, whole, _REAL[dtype]
-
-    def __call__(
-        self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, d: torch.Tensor, alpha: Scalar, beta: Scalar,
-        aux: AuxTensors = (),
-    ) -> None:  # fmt: skip
-        imaginary = self._part.from_address(b.data_ptr() + ctypes.sizeof(self._part)).value
-        if alpha.imag == 0 and imaginary == 0:
-            self._real(a, b, c, d, alpha.real, 0, aux)
-        else:
-            self._whole(a, b, c, d, alpha, beta, aux)
 
 
 ROW = 8192  # bytes of the sums of a row
@@ -198,8 +209,24 @@ def rooms(nest: Nest, types: StreamTypes) -> tuple[int, int]:
     rows = across if nest.y.kept else 1
     sums = 0 if nest.writes else rows * (along if nest.x.kept else 1) * types.sum_size
     packed = along * across * types.widest if any(way != IN_PLACE for way in nest.ways) else 0
-    return _rounded(sums), _rounded(packed)
+    return whole_lines(sums), whole_lines(packed)
 
 
-def _rounded(size: int) -> int:
-    return -(-size // 64) * 64
+@dataclass(frozen=True, slots=True)
+class StreamSchedule:
+    """The modes of a tile by their places among the contraction's, and the threads that share blocks of D."""
+
+    x: int  # -1: there is none
+    y: int
+    threads: int
+    workspace_bytes: int
+    splits: int = 1  # of the sums: see `weft.cpu.gett.split`, of whose first step modes then are
+    in_parts: bool = False  # of complex numbers as pairs of real ones: then modes are those of `parts.in_parts`
+    family: str = "stream"
+
+    def __str__(self) -> str:
+        threads = f"{self.threads} threads" if self.threads > 1 else "one thread"
+        threads += f"; sums in {self.splits} parts" if self.splits > 1 else ""
+        tile = " x ".join(f"mode {at}" for at in (self.y, self.x) if at >= 0) or "one item"
+        parts = " of real parts" if self.in_parts else ""
+        return f"stream: one pass, tiles of {tile}{parts}; {threads}; workspace {self.workspace_bytes / 1024:.0f} KiB"

@@ -55,10 +55,8 @@ def _cost() -> _ExponentialsCost:
 
 def supports(contraction: Contraction, target: Target) -> str | None:
     """None, or one sentence that says why not."""
-    if target.kind != "cpu":
-        return f"it runs on the CPU, the tensors are on a {target.kind} device"
-    if (missing := jit.fault()) is not None:
-        return missing
+    if (fault := jit.fault_on(target)) is not None:
+        return fault
     algebra, accumulate = contraction.algebra, contraction.arithmetic.accumulate
     if algebra is None or exponent_of(algebra, accumulate) is None:
         return "only log and its kin are products of exponentials"

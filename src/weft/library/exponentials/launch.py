@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from weft.cpu.gett import family as gett
-from weft.cpu.gett.model import best_schedule
+from weft.cpu.gett.family import best_schedule
 from weft.cpu.host import HUGE, advise, reach
 from weft.library.exponentials.factors import SHIFT, FactorPass, packing_of, step_of
 from weft.library.exponentials.matrices import in_order
