@@ -21,8 +21,7 @@ from typing import Any, NamedTuple
 import torch
 
 from weft.blocks import U1, ChargedTensor, Leg, contract, meeting
-from weft.machine.provenance import command, commit
-from weft.machine.stamp import device_stamp
+from weft.machine.stamp import command, commit, device_stamp
 from weft.machine.timing import measure
 from weft.spec import parse
 

@@ -35,8 +35,7 @@ from weft.api.describe import find_target
 from weft.distributed.group.link import NVLINK
 from weft.distributed.planned.placement import Placed, RankProblem
 from weft.distributed.planned.prediction import KernelModel, ranked
-from weft.machine.provenance import commit
-from weft.machine.stamp import device_stamp
+from weft.machine.stamp import commit, device_stamp
 from weft_bench.cases.networks import circuit, whole_networks
 from weft_bench.cases.scaling import placed
 from weft_bench.networks import ssa_tree

@@ -28,8 +28,7 @@ from typing import Any
 import torch
 
 import weft
-from weft.machine.provenance import command, commit
-from weft.machine.stamp import device_stamp
+from weft.machine.stamp import command, commit, device_stamp
 from weft.machine.timing import measure
 
 Row = dict[str, Any]

@@ -36,7 +36,7 @@ import torch
 
 import fuzz_jobs as jobs
 import weft
-from weft.machine.provenance import command, commit
+from weft.machine.stamp import command, commit
 
 THREADS = 4
 CALLS = 4  # of an eager job

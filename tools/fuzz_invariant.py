@@ -28,7 +28,7 @@ os.environ.setdefault("WEFT_SELFTEST", "0")
 import torch
 
 import weft
-from weft.machine.provenance import command, commit
+from weft.machine.stamp import command, commit
 
 REAL = (torch.float32, torch.float32, torch.float64, torch.bfloat16, torch.float16)
 TYPES = {"cpu": (*REAL, torch.complex64, torch.complex128), "cuda": REAL}

@@ -18,8 +18,7 @@ from typing import Any
 import torch
 
 from schedule_times import written
-from weft.machine.provenance import command, commit
-from weft.machine.stamp import device_stamp
+from weft.machine.stamp import command, commit, device_stamp
 from weft.machine.timing import measure
 from weft_bench.cases.networks import NetworkCase, networks
 from weft_bench.networks import NetworkTensors, planned_network

@@ -22,8 +22,7 @@ import torch
 
 from weft.cli.tuning.run import of_equation
 from weft.errors import WeftError
-from weft.machine.provenance import command, commit
-from weft.machine.stamp import device_stamp
+from weft.machine.stamp import command, commit, device_stamp
 from weft.planner.planner import Choice
 from weft.planner.schedule import Ranked
 from weft.tune.candidates import Candidate, Effort

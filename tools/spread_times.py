@@ -23,8 +23,7 @@ import weft
 from weft.library import arrange, family, sums
 from weft.library.scheme import LibraryScheme, scheme_of
 from weft.library.views import Frame
-from weft.machine.provenance import command, commit
-from weft.machine.stamp import device_stamp
+from weft.machine.stamp import command, commit, device_stamp
 from weft.planner.schedule import Target
 from weft.planner.target import target_of
 from weft_bench.cases.everyday import everyday

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from weft.errors import UnsupportedError
-from weft.machine.processor import LIMITS, find_sm, limits_of
+from weft.machine.datasheets import LIMITS, find_sm, limits_of
 from weft_bench.machine.occupancy import occupancy, waves
 
 PROGRAM = r"""

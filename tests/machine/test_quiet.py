@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from weft.machine import quiet
-from weft.machine.identity import _ranges, machine_identity, usable_cores
-from weft.machine.quiet import Watch
+from weft.machine import identity
+from weft.machine.identity import Watch, _ranges, machine_identity, usable_cores
 
 
 def test_programs_on_all_cores_are_seen() -> None:
@@ -28,16 +27,16 @@ def test_programs_on_all_cores_are_seen() -> None:
 def test_what_this_process_uses_is_not_others(
     monkeypatch: pytest.MonkeyPatch, used: float, own: float, share: float
 ) -> None:
-    monkeypatch.setattr(quiet, "_spin", lambda: 0.0)
-    monkeypatch.setattr(quiet, "usable_cores", lambda: [0])
-    moments = iter([quiet._Moment(0.0, 0.0, 0.0), quiet._Moment(2.0, own, used)])
-    monkeypatch.setattr(quiet, "_moment", lambda: next(moments))
+    monkeypatch.setattr(identity, "_spin", lambda: 0.0)
+    monkeypatch.setattr(identity, "usable_cores", lambda: [0])
+    moments = iter([identity._Moment(0.0, 0.0, 0.0), identity._Moment(2.0, own, used)])
+    monkeypatch.setattr(identity, "_moment", lambda: next(moments))
     assert Watch().others() == share
 
 
 def test_where_the_system_tells_nothing_a_loop_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quiet, "_at_work", lambda: None)
-    monkeypatch.setattr(quiet, "_spin", lambda: 0.25)
+    monkeypatch.setattr(identity, "_at_work", lambda: None)
+    monkeypatch.setattr(identity, "_spin", lambda: 0.25)
     assert Watch().others() == 0.25
 
 

@@ -14,7 +14,7 @@ import weft
 from forked import printed
 from plans.kernels_report import EQUATION
 from weft.errors import UnsupportedError
-from weft.machine.processor import LIMITS
+from weft.machine.datasheets import LIMITS
 from weft_bench.kernels import machine_code
 from weft_bench.kernels.text import code_text
 from weft_bench.machine.occupancy import occupancy

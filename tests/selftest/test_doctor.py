@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 import weft
 from support import own_cache
 from weft.cli.main import app
-from weft.machine.tested import components, runs, together
+from weft.machine.stamp import components, runs, together
 from weft.planner import registry, verdicts
 from weft.planner.target import target_of
 from weft.selftest.cases import TRIALS

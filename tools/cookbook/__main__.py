@@ -24,8 +24,7 @@ import torch
 from cookbook.recipes import Calls, pages, read
 from weft.base.figures import duration
 from weft.errors import WeftError
-from weft.machine.provenance import commit
-from weft.machine.stamp import device_stamp
+from weft.machine.stamp import commit, device_stamp
 from weft.machine.timing import measure
 
 STEADY = 2.0  # seconds of calls on a GPU before any is timed

@@ -18,8 +18,7 @@ from sanitize import run
 from sanitize.layout import Region, name_of, of_job
 from sanitize.log import Finding
 from sanitize.verdicts import known
-from weft.machine.provenance import command, commit
-from weft.machine.stamp import device_stamp
+from weft.machine.stamp import command, commit, device_stamp
 
 MOST_NAMED = 12  # jobs and places of a finding that are written down
 MOST_READ = 16  # jobs of a finding whose kernels are compiled again to read what lies where; each takes seconds

@@ -12,7 +12,7 @@ import torch
 from weft.base.extensions import reader
 from weft.base.figures import nearest
 from weft.errors import NotationError, ShapeError, UnsupportedError
-from weft.machine.processor import find_sm, plain_name
+from weft.machine.datasheets import find_sm, plain_name
 from weft.planner.planner import Choice
 from weft.planner.registry import need_triton
 from weft.planner.request import Request

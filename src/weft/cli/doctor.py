@@ -161,7 +161,7 @@ def versions(target: Target) -> dict[str, str | None]:
 
 def document(lines: Iterable[DoctorLine], software: Mapping[str, Mapping[str, str | None]]) -> dict[str, Any]:
     """All of it as JSON."""
-    from weft.machine.tested import components, together
+    from weft.machine.stamp import components, together
 
     return {
         "what": "weft doctor",
@@ -206,7 +206,7 @@ def _families(lines: Iterable[DoctorLine]) -> Table:
 
 def _told(backend: str, found: Mapping[str, str | None]) -> Iterator[str]:
     """The installed versions, and what the project knows of them."""
-    from weft.machine.tested import components, together
+    from weft.machine.stamp import components, together
 
     yield f"\n{backend} on {found['device']}: {'tested' if together(backend, found) else 'not tested'} by the project"
     yield "  " + ", ".join(f"{name} {version}" for name, version in found.items() if version and name != "device")

@@ -24,8 +24,7 @@ from typing import Any, NamedTuple
 from weft.cpu.level import host_level
 from weft.machine import pack
 from weft.machine.folder import Folder
-from weft.machine.store import Store
-from weft.machine.typed import fields_of
+from weft.machine.store import Store, fields_of
 from weft.planner.code_digest import of_files
 
 MOST = 2048  # functions that are kept for one state of the software; what was longest unused goes first

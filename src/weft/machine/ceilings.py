@@ -2,7 +2,7 @@
 
 What was not measured may be read from a datasheet instead; `Ceilings.source` says which it is. Each is measured in two
 rounds, some seconds apart, and the better one counts. Where the two differ by much, or other programs were seen to use
-the processor (`weft.machine.quiet`), there is a warning, and nothing is kept on disk.
+the processor (`weft.machine.identity`), there is a warning, and nothing is kept on disk.
 """
 
 from __future__ import annotations
@@ -19,13 +19,11 @@ import torch
 from weft.base.log import warn
 from weft.errors import UnsupportedError
 from weft.machine.datasheets import datasheet
-from weft.machine.identity import machine_digest
-from weft.machine.quiet import Watch
+from weft.machine.identity import Watch, machine_digest
 from weft.machine.rotation import cache_bytes, memory_bytes
 from weft.machine.stamp import device_stamp
-from weft.machine.store import Store
+from weft.machine.store import Store, fields_of
 from weft.machine.timing import Timing, measure
-from weft.machine.typed import fields_of
 
 _REAL = {torch.complex64: torch.float32, torch.complex128: torch.float64}
 _MATRIX_TYPES = {

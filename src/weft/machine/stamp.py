@@ -1,10 +1,20 @@
-"""The machine that a figure belongs to: device, driver, software, clocks."""
+"""The machine and software that a figure belongs to: device, driver, versions, clocks, command and commit.
+
+`data/tested.json` has the versions that the project has tested together.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import json
+import os
 import platform
 import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import metadata
@@ -132,3 +142,89 @@ def driver_version(device: torch.device) -> str | None:
     import pynvml
 
     return str(pynvml.nvmlSystemGetDriverVersion())
+
+
+_UNDERLINES = re.compile(r"\x1b\[[0-9;]*m")  # and other signs to a terminal, which `nvidia-smi topo` prints anywhere
+
+
+def command() -> str:
+    """The command line of this process, without the directory of the program."""
+    program = Path(sys.argv[0])
+    named = ["python", "-m", program.parent.name] if program.name == "__main__.py" else [program.name]
+    return shlex.join([*named, *sys.argv[1:]])
+
+
+def commit() -> str | None:
+    """The commit of the sources in use, with ``+changes`` when tracked files differ from it; None when unknown.
+
+    `WEFT_COMMIT` says it for a copy of the sources without their history.
+    """
+    if named := os.environ.get("WEFT_COMMIT"):
+        return named
+    here = Path(__file__).resolve().parent
+    head = output_of("git", "-C", str(here), "rev-parse", "HEAD")
+    # A package installed into someone's environment may lie inside a repository that is not weft's.
+    if head is None or output_of("git", "-C", str(here), "ls-files", "__init__.py") != "__init__.py":
+        return None
+    return head + ("+changes" if output_of("git", "-C", str(here), "status", "--porcelain", "-uno") else "")
+
+
+def output_of(*arguments: str) -> str | None:
+    """A program's output without signs to a terminal; None where it is absent, fails, or takes over ten seconds."""
+    if shutil.which(arguments[0]) is None:
+        return None
+    try:
+        done = subprocess.run(arguments, capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return _UNDERLINES.sub("", done.stdout).strip() if done.returncode == 0 else None
+
+
+TESTED = Path(__file__).parent.parent / "data" / "tested.json"
+# What has to agree, and how many numbers of its version: releases that differ in the last one count as the same.
+_PARTS = {"torch": 2, "triton": 2, "cuda": 1, "python": 2, "capability": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """One part of a machine: the version at hand, and those that were tested."""
+
+    name: str
+    version: str
+    tested: tuple[str, ...]
+    known: bool  # whether the version at hand is among them
+
+
+@lru_cache
+def runs() -> tuple[dict[str, Any], ...]:
+    """The combinations that were tested: backend, device, versions, and how."""
+    return tuple(json.loads(TESTED.read_text())["runs"])
+
+
+def components(backend: str, versions: Mapping[str, str | None]) -> list[Component]:
+    """Each part that matters to a backend, held against what was tested with it."""
+    found = []
+    for name, length in _PARTS.items():
+        tested = tuple(dict.fromkeys(run[name] for run in runs() if run["backend"] == backend and name in run))
+        here = versions.get(name)
+        if tested and here:
+            known = _short(here, length) in {_short(version, length) for version in tested}
+            found.append(Component(name, here, tested, known))
+    return found
+
+
+def together(backend: str, versions: Mapping[str, str | None]) -> bool:
+    """Whether one run of the tests had all of these versions at once."""
+    return any(_agrees(run, versions) for run in runs() if run["backend"] == backend)
+
+
+def _agrees(run: Mapping[str, str], versions: Mapping[str, str | None]) -> bool:
+    return all(
+        _short(versions.get(name) or "", length) == _short(run[name], length)
+        for name, length in _PARTS.items()
+        if name in run
+    )
+
+
+def _short(version: str, length: int) -> tuple[str, ...]:
+    return tuple(version.partition("+")[0].split(".")[:length])

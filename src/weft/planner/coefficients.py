@@ -19,8 +19,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, cast
 
-from weft.machine.store import Store
-from weft.machine.typed import fields_of
+from weft.machine.store import Store, fields_of
 from weft.planner.code_digest import of_files
 from weft.planner.schedule import Target
 from weft.planner.validity import generation, outdate

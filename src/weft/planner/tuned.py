@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from weft.base.bounded_cache import BoundedCache
-from weft.machine.store import Store
-from weft.machine.typed import number
+from weft.machine.store import Store, number
 from weft.planner.code_digest import of_schedule
 from weft.planner.registry import beside
 from weft.planner.restored import restored

@@ -20,8 +20,7 @@ from typing import Any
 from weft.base.log import warn
 from weft.base.settings import turns_off
 from weft.machine.stamp import device_stamp
-from weft.machine.store import Store
-from weft.machine.typed import fields_of
+from weft.machine.store import Store, fields_of
 from weft.planner.code_digest import of_backend, of_files
 from weft.planner.registry import short_name, versions
 from weft.planner.schedule import Target

@@ -12,8 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from weft.machine.shortage import says_shortage
-from weft.machine.store import Store
-from weft.machine.typed import number
+from weft.machine.store import Store, number
 from weft.planner import tuned as tuned_schedules
 from weft.planner.code_digest import of_schedule
 from weft.planner.planner import Choice

@@ -139,8 +139,7 @@ def _cell(value: float | None) -> str:
 
 def write(rows: Sequence[AccuracyRow], folder: Path, device: torch.device, side: int) -> None:
     """`accuracy.json` and `README.md` in a folder, with the machine and the command."""
-    from weft.machine.provenance import command, commit
-    from weft.machine.stamp import device_stamp
+    from weft.machine.stamp import command, commit, device_stamp
     from weft_bench.records import write_whole
 
     stamp = device_stamp(device)

@@ -19,8 +19,17 @@ import torch
 from weft.base.version import __version__
 from weft.machine import rotation, statistics, timing
 from weft.machine.ceilings import Ceilings
-from weft.machine.provenance import command, commit, output_of
-from weft.machine.stamp import cpu_name, device_stamp, driver_version, nvml_handle, package_version, read_clocks
+from weft.machine.stamp import (
+    command,
+    commit,
+    cpu_name,
+    device_stamp,
+    driver_version,
+    nvml_handle,
+    output_of,
+    package_version,
+    read_clocks,
+)
 
 ITEMS = (
     "platform",

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 import weft
-from weft.machine import provenance
+from weft.machine import stamp
 from weft.machine.ceilings import from_datasheet
-from weft.machine.provenance import command, commit
+from weft.machine.stamp import command, commit
 from weft.machine.timing import REST
 from weft_bench import environment
 from weft_bench.environment import ITEMS, disclose, missing
@@ -100,7 +100,7 @@ class TestCommit:
         package = tmp_path / "weft"
         package.mkdir()
         (package / "__init__.py").write_text("")
-        monkeypatch.setattr(provenance, "__file__", str(package / "provenance.py"))
+        monkeypatch.setattr(stamp, "__file__", str(package / "stamp.py"))
         self._git(tmp_path, "init", "--quiet")
         return tmp_path
 
@@ -134,9 +134,9 @@ class TestCommit:
 
 
 def test_a_program_that_is_absent_or_fails_says_nothing() -> None:
-    assert provenance.output_of("no-such-program-anywhere") is None
-    assert provenance.output_of(sys.executable, "-c", "raise SystemExit(3)") is None
-    assert provenance.output_of(sys.executable, "-c", "print('  \\x1b[4myes\\x1b[0m ')") == "yes"
+    assert stamp.output_of("no-such-program-anywhere") is None
+    assert stamp.output_of(sys.executable, "-c", "raise SystemExit(3)") is None
+    assert stamp.output_of(sys.executable, "-c", "print('  \\x1b[4myes\\x1b[0m ')") == "yes"
 
 
 @pytest.mark.gpu

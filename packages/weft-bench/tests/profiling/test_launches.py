@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from weft.machine.processor import LIMITS
+from weft.machine.datasheets import LIMITS
 from weft_bench.profiling.launches import read
 
 

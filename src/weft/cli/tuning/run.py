@@ -116,7 +116,7 @@ class TuningRun:
 
     @classmethod
     def on(cls, device: torch.device, effort: Effort, suite: str = "") -> TuningRun:
-        from weft.machine.provenance import command, commit
+        from weft.machine.stamp import command, commit
 
         about = {"command": command(), "commit": commit(), "date": now()}
         return cls(device_stamp(device), effort, suite, about)

@@ -11,7 +11,7 @@ from typing import Any
 
 from weft.base.cached import cached_property
 from weft.gpu.common.tensor_maps import MapForm
-from weft.machine.typed import fields_of
+from weft.machine.store import fields_of
 from weft.planner.schedule import Target
 
 FORMAT = 2  # of the bytes

@@ -14,7 +14,7 @@ from weft.cli.terminal import errors_in_a_line
 from weft.errors import NotationError
 
 if TYPE_CHECKING:
-    from weft.machine.processor import SmLimits
+    from weft.machine.datasheets import SmLimits
     from weft_bench.machine.occupancy import Occupancy
 
 _FREE = ("registers", "warps", "shared", "blocks", "processors")  # what --limits may say
@@ -41,7 +41,7 @@ def occupancy(
 ) -> None:
     """Say how many blocks of a kernel an SM holds at once, what limits them, and how a grid falls into waves."""
     with errors_in_a_line():
-        from weft.machine.processor import find_sm
+        from weft.machine.datasheets import find_sm
         from weft_bench.machine.occupancy import occupancy as computed
         from weft_bench.machine.occupancy import waves
 

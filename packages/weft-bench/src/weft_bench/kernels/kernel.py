@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from weft.base.cached import cached_property
 from weft.base.figures import counted
 from weft.errors import UnsupportedError
-from weft.machine.processor import limits_of
+from weft.machine.datasheets import limits_of
 from weft.planner.registry import need_triton, supposed_fault
 from weft.planner.schedule import Target
 from weft_bench.kernels import machine_code

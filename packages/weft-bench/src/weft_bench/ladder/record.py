@@ -11,8 +11,7 @@ from typing import Any
 import torch
 
 from weft.errors import WeftError
-from weft.machine.provenance import commit
-from weft.machine.stamp import device_stamp
+from weft.machine.stamp import commit, device_stamp
 from weft.machine.statistics import Interval
 from weft_bench.records import check_continues, reading
 

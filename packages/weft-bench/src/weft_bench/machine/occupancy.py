@@ -3,7 +3,7 @@
 Blocks per SM = min over warps, registers, shared memory, block slots and barriers. Registers are given to warps in
 units of 256, out of a quarter of the file each (an SM has four partitions, and a warp lives in one); shared memory to
 blocks in units of 128 bytes, with the 1 KiB that the driver keeps in each (of 256 and without before 8.0). Limits:
-`weft.machine.processor`. Formula: `cuda_occupancy.h` of CUDA's toolkit, which the tests compile and compare.
+`weft.machine.datasheets`. Formula: `cuda_occupancy.h` of CUDA's toolkit, which the tests compile and compare.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from weft.base.figures import counted
 from weft.errors import UnsupportedError
-from weft.machine.processor import KIB, SmLimits
+from weft.machine.datasheets import KIB, SmLimits
 
 WARP = 32
 REGISTER_UNIT = 256  # registers: what a warp gets is a multiple of it

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from weft.machine.processor import limits_of
+from weft.machine.datasheets import limits_of
 from weft.machine.timing import measure
 from weft_bench.machine.occupancy import occupancy
 from weft_bench.micro import cuda, published

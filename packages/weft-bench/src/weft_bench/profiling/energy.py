@@ -17,7 +17,7 @@ import torch
 
 from weft.errors import UnsupportedError
 from weft.machine.ceilings import float32_products
-from weft.machine.typed import fields_of
+from weft.machine.store import fields_of
 from weft_bench.machine.energy import REPETITIONS, SECONDS, Energy, call_energy, one_pass, sensor_of, synchroniser
 from weft_bench.machine.sensors import Sensor
 from weft_bench.profiling.record import keep_model, kept_model

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from weft.machine.processor import SmLimits
+from weft.machine.datasheets import SmLimits
 from weft.machine.statistics import summarise
 from weft_bench.machine.occupancy import occupancy, waves
 

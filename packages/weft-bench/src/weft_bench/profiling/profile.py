@@ -22,7 +22,7 @@ from weft.api.contract import plan as make_plan
 from weft.errors import UnsupportedError
 from weft.machine.ceilings import Ceilings, rate_name
 from weft.machine.counts import Work, contraction_work, permutation_work
-from weft.machine.processor import limits_of
+from weft.machine.datasheets import limits_of
 from weft.machine.roofline import Floor, contraction_floor, work_floor
 from weft.machine.stamp import device_stamp
 from weft.machine.timing import host_time, measure

@@ -14,8 +14,7 @@ import torch
 from weft.errors import UnsupportedError, WeftError
 from weft.machine.stamp import device_stamp
 from weft.machine.statistics import Interval, summarise
-from weft.machine.store import Store
-from weft.machine.typed import number
+from weft.machine.store import Store, number
 from weft_bench.profiling.attribution import Finding, attribute, binds, figures_of, sentence
 from weft_bench.profiling.counters import CounterSet
 from weft_bench.profiling.evidence import Variant, weigh
