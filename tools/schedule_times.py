@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from weft.cli.tuning.run import of_equation
+from weft.cli.tuning import of_equation
 from weft.errors import WeftError
 from weft.machine.stamp import command, commit, device_stamp
 from weft.planner.planner import Choice

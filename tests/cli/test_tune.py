@@ -90,7 +90,7 @@ def test_an_interrupted_run_says_that_it_can_go_on(monkeypatch: pytest.MonkeyPat
     def interrupted(run, jobs, **options) -> None:
         run.ended = "interrupted"
 
-    monkeypatch.setattr("weft.cli.tuning.run.go", interrupted)
+    monkeypatch.setattr("weft.cli.tuning.go", interrupted)
     done = run("tune", *SUITE)
     assert done.exit_code == 130
     assert "goes on" in done.output

@@ -17,6 +17,7 @@ from weft.compiled.text import read, text_of
 from weft.fn import trace
 from weft.fn.portable import written
 from weft.planner.options import Options
+from weft.spec.notation import letters
 
 RELU = trace(torch.relu, (torch.float32,))
 LONGEST = weft.Algebra(torch.add, torch.maximum, "lowest", "longest", None, lambda x, y, total, grad: (grad, grad))
@@ -96,3 +97,11 @@ def test_long_sums_of_integers_are_as_wide_as_outside() -> None:
     call = lambda a, b: weft.contract("mk,kn->mn", a, b, out_dtype=torch.float32)  # noqa: E731
     compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
     assert compiled(a, b).item() == call(a, b).item() == pytest.approx(127 * 127 * 140_000)
+
+
+def test_labels_get_the_same_letters_in_every_call() -> None:
+    """More labels than ASCII has letters: a text does not depend on the calls before it."""
+    labels = tuple(range(60))
+    first = letters([labels])
+    assert letters([labels]) == first
+    assert len(set(first.values())) == len(labels)

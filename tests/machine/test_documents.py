@@ -34,8 +34,7 @@ from weft.planner.promotion import SPECIALISED, Tier
 from weft.planner.target import target_of
 from weft.planner.tuned import TunedSchedule
 from weft.tune import cache as cache_files
-from weft.tune.candidates import Candidate
-from weft.tune.journal import Journal
+from weft.tune.candidates import Candidate, Journal
 
 H100 = TARGETS["sm_90"]
 SOFTWARE = "0123456789abcdef"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from weft.cli.tuning.run import of_equation
+from weft.cli.tuning import of_equation
 
 RESULTS = Path(__file__).parents[2] / "results" / "h200"
 

@@ -22,8 +22,7 @@ from weft.planner.planner import Choice
 from weft.planner.schedule import Origin, Ranked, ResourceError
 from weft.planner.target import target_of
 from weft.tune import tuner
-from weft.tune.candidates import Effort, pick_candidates
-from weft.tune.journal import Journal
+from weft.tune.candidates import Effort, Journal, pick_candidates
 from weft.tune.tuner import tune
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import weft
-from weft.cli.tuning.run import TuningRun, go
+from weft.cli.tuning import TuningRun, go
 from weft.errors import UnsupportedError
 from weft.planner import validity
 from weft.planner.planner import choose

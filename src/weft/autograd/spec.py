@@ -6,9 +6,8 @@ into a diagonal, and a mode that a tensor broadcasts along is one that it lacks,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from string import ascii_letters
 from typing import Any
 
 import torch
@@ -20,6 +19,7 @@ from weft.planner.options import Options
 from weft.planner.request import Request
 from weft.spec import Arithmetic, Label
 from weft.spec.dtypes import dtype_name
+from weft.spec.notation import letters, unused_letters
 
 A_FN, B_FN, C_FN, EPILOGUE = range(4)  # places among a contraction's functions
 A, B, C, FIRST_OPERAND = range(4)  # places among its tensors
@@ -101,7 +101,7 @@ class Spec:
 
     def fresh_label(self) -> str:
         """A letter that no term has."""
-        return next(letters("".join(filter(None, (*self.terms(), self.term_d)))))
+        return next(unused_letters("".join(filter(None, (*self.terms(), self.term_d)))))
 
     def without(self, *functions: int) -> Spec:
         """The contraction without some functions, and without the operands that only they take."""
@@ -257,19 +257,10 @@ class Letters:
 
     def __init__(self, request: Request) -> None:
         notation = request.notation
-        labels = dict.fromkeys(label for term in (*notation.inputs, notation.output) for label in term)
-        labels |= dict.fromkeys(label for each in request.named for label in each.term)
-        own = [label for label in labels if isinstance(label, str) and len(label) == 1 and label.isalpha()]
-        others = letters("".join(own))
-        self.of = {label: label if label in own else next(others) for label in labels}
+        self.of = letters((*notation.inputs, notation.output, *(each.term for each in request.named)))
 
     def text(self, term: Iterable[Label]) -> str:
         return "".join(self.of[label] for label in term)
-
-
-def letters(taken: str) -> Iterator[str]:
-    yield from (letter for letter in ascii_letters if letter not in taken)
-    yield from (chr(code) for code in range(0x4E00, 0x9FFF) if chr(code) not in taken)  # ideographs are letters, too
 
 
 def _view(

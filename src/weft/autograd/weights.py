@@ -24,12 +24,12 @@ from torch import Tensor
 from weft.algebra import NAMED
 from weft.api.entry import contraction
 from weft.api.lookup import one_of
-from weft.autograd.spec import letters
 from weft.autograd.steps import with_modes
 from weft.base.batched import each_of_batch
 from weft.fn import Pointwise
 from weft.fn.derivative import recorded
 from weft.planner.options import Options
+from weft.spec.notation import unused_letters
 
 Signed = list[tuple[int, Tensor]]  # logarithms, and the sign of what they are of
 
@@ -163,7 +163,7 @@ class _Weighted(torch.autograd.Function):
         dims = in_dims[1:]
         has = [any(dims[at] is not None for at in places) for places in ((0, 1), (2, 3))]
         has.append(True)
-        label = next(letters("".join(form.terms)))
+        label = next(unused_letters("".join(form.terms)))
         moved = [
             _first(tensor, at, info.batch_size) if there else tensor
             for tensor, at, there in zip(tensors, dims, (has[0], has[0], has[1], has[1], True), strict=True)

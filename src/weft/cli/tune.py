@@ -33,7 +33,7 @@ from weft.errors import UnsupportedError
 if TYPE_CHECKING:
     import torch
 
-    from weft.cli.tuning.run import Job, TuningRun
+    from weft.cli.tuning import Job, TuningRun
     from weft.tune.candidates import Effort
 
 CPU_WORK = 1 << 22  # multiply-adds of a suite's case on a CPU, as in `weft bench`
@@ -75,7 +75,7 @@ def tune(
 ) -> None:
     """Measure candidates, check them, and store the fastest for later plans: of one equation or of a suite."""
     with errors_in_a_line():
-        from weft.cli.tuning.run import of_equation
+        from weft.cli.tuning import of_equation
         from weft.tune.candidates import Effort
 
         place = read_device(device)
@@ -114,7 +114,7 @@ def _run(
     again: bool,
     out: Path | None,
 ) -> TuningRun:
-    from weft.cli.tuning.run import TuningRun, go, load, save
+    from weft.cli.tuning import TuningRun, go, load, save
 
     run = TuningRun.on(place, effort, suite)
     run.skipped = skipped
@@ -180,7 +180,7 @@ def _print(run: TuningRun) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from weft.cli.tuning.run import figures
+    from weft.cli.tuning import figures
 
     table = Table(title=Text(f"tuned on {run.device['name']}"), title_justify="left")
     for head in ("case", "model's choice", "fastest", "ratio", "tried", "spent", "schedule"):

@@ -20,10 +20,9 @@ from weft.base.factors import addition
 from weft.cascades.public import cascade as public_cascade
 from weft.compiled.captured import capture, captured_algebra, captured_all, is_unread, unread
 from weft.compiled.cascades import planned_cascade, spelled_cascade, sums_of_cascade
-from weft.compiled.contraction import spelled, spelled_options, spelled_plan, types_seen
+from weft.compiled.contraction import spelled, spelled_options, spelled_plan, steps_of_einsum, types_seen
 from weft.compiled.moves import move_of_options, spelled_move, spelled_move_plan
 from weft.compiled.operations import CASCADE, CONTRACT, CONTRACT_OUT, PERMUTE, PERMUTE_OUT
-from weft.compiled.paths import steps_of_einsum
 from weft.errors import DTypeError, FunctionError, ShapeError
 from weft.networks.many import first_in
 from weft.networks.public import einsum as public_einsum

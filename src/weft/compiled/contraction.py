@@ -24,22 +24,22 @@ from weft.base.cached import cached_property
 from weft.base.describe import describe_call
 from weft.base.figures import counted
 from weft.compiled.captured import constant_of_graph, function_of, undisturbed
-from weft.compiled.flops import announce_flops
-from weft.compiled.letters import letters, spelled_equation
 from weft.compiled.text import Stored, backend_of, check_backend_of, has_text, lies, settled_algebra, stand_in, text_of
 from weft.engine.calls import CALLS, present
 from weft.errors import DTypeError, ShapeError, call_context
 from weft.machine.counts import contraction_work
+from weft.networks.many import Pair, path_of
 from weft.planner.options import Options, options_of
 from weft.planner.request import HOOKS, Request, hook_types
 from weft.planner.schedule import Scalar
 from weft.plans.contraction import Plan
 from weft.plans.keywords import read_options
 from weft.plans.resolving import resolved
-from weft.spec import Layout, parse
+from weft.spec import Layout, Notation, parse
 from weft.spec.arguments import read_flag
 from weft.spec.contraction import mode_extents, output_shape
 from weft.spec.dtypes import dtype_name, read_types, resolve
+from weft.spec.notation import expand, from_sequences, implicit_from_sequences, letters, spelled_equation
 
 Tensors = list[torch.Tensor]
 Function = Callable[..., Any] | None
@@ -169,7 +169,6 @@ def spelled(
     each. `out_types`: those of the places for the results, if any. `added`: whether there is a C. Dynamo runs it once,
     while it reads the code.
     """
-    announce_flops()
     keywords = {**dict(options), **dict(zip(HOOKS, map(function_of, functions), strict=True))}
     keywords["algebra"] = algebra_of(algebra)
     return undisturbed(_written)(equation, stored, kind, operands, keywords, out_types, added, return_arg)
@@ -197,7 +196,6 @@ def spelled_options(
     validate: bool,
 ) -> tuple[str, str]:  # fmt: skip
     """The text of `spelled` for a call whose options are read."""
-    announce_flops()
     with outside_tracing():
         return undisturbed(_of_options)(equation, stored, kind, options, added, return_arg, validate)
 
@@ -278,3 +276,61 @@ def algebra_of(said: Any) -> Any:
         return said
     made = Algebra(*map(function_of, said))
     return NAMED[made.name] if NAMED.get(made.name) == made else made
+
+
+Shape = tuple[int | None, ...]  # None: open
+OPEN = 128  # what an open extent counts as where a path is chosen
+
+# A call of an einsum: "permute", "contract", or "alone" with a one; its equation; the places of what it reads, operands
+# first, then results of steps. Plain, as torch 2.11's dynamo does not unpack named tuples that are constants.
+Step = tuple[str, str, int, int]
+
+
+@constant_of_graph
+def steps_of_einsum(
+    equation: Any, shapes: tuple[Shape, ...], moved: bool, first: tuple[torch.dtype, str, int | None],
+    asked: tuple[tuple[str, Any], ...],
+) -> tuple[Step, ...]:  # fmt: skip
+    """The calls that an einsum consists of.
+
+    `equation`: text, or the sequences of labels, the result's last where it is given. `shapes`: extents, None for those
+    that are open. `moved`: whether one operand is a mere rearrangement if its labels are. `first`: the type of the
+    operands, and where they are. `asked`: keywords of every step.
+    """
+    if isinstance(equation, str):
+        notation = parse(equation)
+    elif len(equation) > len(shapes):
+        notation = from_sequences(*equation)
+    else:
+        notation = implicit_from_sequences(*equation)
+    notation = expand(notation, tuple(map(len, shapes)))
+    names = letters((*notation.inputs, notation.output))
+    if len(shapes) == 1:
+        (term,), output = notation.inputs, notation.output
+        if moved and set(term) == set(output):
+            return (("permute", spelled_equation(notation, names), 0, 1),)
+        return (("alone", spelled_equation(Notation((term, ()), output), names), 0, 1),)
+    with outside_tracing():
+        steps = [(0, 1, notation)] if len(shapes) == 2 else along(notation, shapes, first, asked)
+    return tuple(("contract", spelled_equation(step, names), left, right) for left, right, step in steps)
+
+
+def along(
+    notation: Notation, shapes: tuple[Shape, ...], first: tuple[torch.dtype, str, int | None],
+    asked: tuple[tuple[str, Any], ...],
+) -> list[Pair]:  # fmt: skip
+    """The steps of the path that `weft.einsum` takes elsewhere."""
+    dtype, kind, index = first
+    device = torch.device("cpu" if kind == "meta" else kind if index is None else f"{kind}:{index}")
+    known = {
+        label: extent
+        for term, shape in zip(notation.inputs, shapes, strict=True)
+        for label, extent in sorted(zip(term, shape, strict=True), key=lambda each: each[1] or 0)
+        if extent is not None
+    }
+    filled = [
+        tuple(known.get(label, OPEN) if extent is None else extent for label, extent in zip(term, shape, strict=True))
+        for term, shape in zip(notation.inputs, shapes, strict=True)
+    ]
+    each = {name: algebra_of(value) if name == "algebra" else value for name, value in asked}
+    return path_of(notation, filled, [dtype] * len(shapes), device, read_options("einsum", each))

@@ -18,7 +18,6 @@ from weft.base.cached import cached_property
 from weft.base.describe import describe_call
 from weft.compiled.captured import constant_of_graph, function_of
 from weft.compiled.contraction import Tensors, check_places, types_in
-from weft.compiled.letters import letters, spelled_equation
 from weft.compiled.text import Stored, backend_of, check_backend_of, has_text, lies, stand_in, text_of
 from weft.errors import call_context
 from weft.planner.options import Options, options_of
@@ -27,7 +26,7 @@ from weft.planner.schedule import Scalar
 from weft.plans.keywords import read_options
 from weft.plans.permutation import PermutePlan
 from weft.spec import Label, Notation, parse
-from weft.spec.notation import from_sequences
+from weft.spec.notation import from_sequences, letters, spelled_equation
 from weft.spec.permutation import permutation_extents
 
 

@@ -7,12 +7,14 @@ weft's own by its name, a schedule as its text; all else that holds values is wr
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from functools import lru_cache
 from typing import Any, TypeVar
 
 import torch
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from weft.algebra import NAMED, Algebra, find
 from weft.cascades.notation import CascadeNotation
@@ -36,6 +38,7 @@ def has_text(kind: Kind) -> Kind:
 
 def text_of(call: Any) -> str:
     """The text of what describes a call, whose functions are traced, or were read from a text."""
+    announce_flops()
     return json.dumps(_data(call), sort_keys=True, separators=(",", ":"))
 
 
@@ -127,3 +130,35 @@ def backend_of(request: Request) -> str:
     """The backend as a call names it: by name only where it is not what the device gets anyway."""
     usual = request.device.type in ("cpu", "cuda") and resolve_backend("auto", request.device) == request.backend
     return "auto" if usual else request.backend
+
+
+# -- the flops of an operation, for torch.utils.flop_counter.FlopCounterMode -------------------------------------------
+# They are those of `weft.machine.counts`: multiply-adds, two each; four times as many of complex numbers. Functions are
+# not counted: torch counts no pointwise operation either.
+
+_COUNTER = "torch.utils.flop_counter"
+#: How often an operation does what its text describes: a backward pass makes the cascade again, and two contractions
+#: for each of its two.
+_TIMES = {"contract": 1, "contract_out": 1, "cascade": 1, "cascade_backward": 3}
+
+
+def announce_flops() -> None:
+    """Tell torch's flop counter of weft's operations, where it is there: its import takes a quarter of a second.
+
+    A counter copies what is known when it is made: those that are on get it, too.
+    """
+    counter = sys.modules.get(_COUNTER)
+    if counter is None:
+        return
+    packets = {getattr(torch.ops.weft, name): times for name, times in _TIMES.items()}
+    for packet, times in packets.items():
+        if packet not in counter.flop_registry:
+            counter.register_flop_formula(packet, get_raw=True)(_formula(times))
+    for mode in _get_current_dispatch_mode_stack():
+        registry = getattr(getattr(mode, "counter", mode), "flop_registry", {})
+        for packet in packets:
+            registry.setdefault(packet, counter.flop_registry[packet])
+
+
+def _formula(times: int) -> Any:
+    return lambda call, tensors, *others, **named: times * read(call).flops(tensors)

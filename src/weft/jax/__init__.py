@@ -11,9 +11,8 @@ try:
 except ImportError as _error:
     raise _UnsupportedError("weft.jax needs JAX, which is not installed: pip install 'weft[jax]'") from _error
 
-from weft.jax.contraction import contract
+from weft.jax.contraction import contract, einsum
 from weft.jax.functions import amax, amin, log_softmax, logsumexp, mean, softmax, sum
-from weft.jax.several import einsum
 from weft.jax.whole import cascade, network
 
 __all__ = [

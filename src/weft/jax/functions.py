@@ -18,6 +18,7 @@ from jax.interpreters import mlir
 import jax
 from weft.errors import FunctionError
 from weft.fn import reductions
+from weft.spec.dtypes import dtype_name
 from weft.spec.type_names import read_dtype
 
 Function = Callable[..., Any]
@@ -57,7 +58,7 @@ def as_torch(
 
 
 def _one(dtype: torch.dtype) -> Any:
-    return jax.ShapeDtypeStruct((), str(dtype).removeprefix("torch."))
+    return jax.ShapeDtypeStruct((), dtype_name(dtype))
 
 
 def _number(hook: str, value: Any) -> complex:

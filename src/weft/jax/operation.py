@@ -16,13 +16,13 @@ from jax.interpreters import ad, batching, mlir
 import jax
 from weft.algebra import NAMED, Algebra
 from weft.base.arrays import grad_mode, without_autocast
-from weft.compiled.letters import letters
 from weft.compiled.text import read, settled_algebra
 from weft.errors import DTypeError, UnsupportedError, WeftError
 from weft.jax.custom_call import CustomCallSpec, Tensors, register
 from weft.planner.options import operand_pairs
 from weft.planner.validity import default_precision
-from weft.spec.dtypes import read_types, resolve
+from weft.spec.dtypes import dtype_name, read_types, resolve
+from weft.spec.notation import letters
 from weft.spec.type_names import read_dtype
 
 
@@ -113,10 +113,6 @@ def spec_of(value: Any) -> CustomCallSpec:
     return CustomCallSpec(tuple(value.shape), read_dtype("an operand", value.dtype.name))
 
 
-def name_of(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
 def given_operands(operands: Any) -> dict[str, tuple[Any, Any]]:
     """The operands of functions: names, each with its modes and an array of JAX."""
     return {name: (modes, jax.numpy.asarray(array)) for name, (modes, array) in operand_pairs(operands)}
@@ -138,9 +134,7 @@ def said_keywords(keywords: Mapping[str, Any], arrays: Sequence[Any]) -> dict[st
 def _said(name: str, value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return tuple([_said(name, each) for each in value])
-    if name in ("out_dtype", "precision", "accumulate") and not (
-        value is None or isinstance(value, (str, torch.dtype))
-    ):
+    if name in _TYPES and not (value is None or isinstance(value, (str, torch.dtype))):
         return jax.numpy.dtype(value).name
     return value
 
@@ -173,7 +167,7 @@ def widened(
 def _abstract(*avals: Any, operation: JaxOperation) -> list[Any]:
     with without_autocast():
         found = operation.results([spec_of(each) for each in avals])
-    types = [np.dtype(jax.numpy.dtype(name_of(each.dtype))) for each in found]
+    types = [np.dtype(jax.numpy.dtype(dtype_name(each.dtype))) for each in found]
     for dtype in types:
         if jax.dtypes.canonicalize_dtype(dtype) != dtype:
             raise DTypeError(f'a result of {dtype} is for programs with jax.config.update("jax_enable_x64", True)')

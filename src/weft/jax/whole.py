@@ -13,7 +13,6 @@ from weft.base.arrays import grad_mode
 from weft.base.describe import describe_many
 from weft.cascades.notation import CascadeNotation
 from weft.compiled.cascades import plan_text, spelled_cascade
-from weft.compiled.letters import letters, spelled_equation
 from weft.engine.memo import Memo
 from weft.errors import ArgumentError, UnsupportedError, call_context
 from weft.fn.binding import bind
@@ -25,7 +24,7 @@ from weft.planner.options import read_indices
 from weft.plans.keywords import refuse_unknown
 from weft.spec import parse
 from weft.spec.contraction import mode_extents
-from weft.spec.notation import expand
+from weft.spec.notation import expand, letters, spelled_equation
 from weft.spec.type_names import read_dtype
 
 _PLANS = Memo("jax: networks", 256)

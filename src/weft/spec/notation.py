@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import itertools
 import math
+import string
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from types import EllipsisType
@@ -214,3 +215,23 @@ def new_label(notation: Notation) -> Label:
     """A label that an equation does not have: the same in every call, so that what is made with it is found again."""
     taken = {label for term in (*notation.inputs, notation.output) for label in term}
     return next(label for label in zip(itertools.repeat("batch"), itertools.count()) if label not in taken)
+
+
+def letters(terms: Iterable[Iterable[Label]]) -> dict[Label, str]:
+    """A letter for each label, so that an equation is text whoever wrote it: its own where it is one."""
+    labels = dict.fromkeys(label for term in terms for label in term)
+    own = {label for label in labels if isinstance(label, str) and len(label) == 1 and label.isalpha()}
+    free = unused_letters(own)
+    return {label: str(label) if label in own else next(free) for label in labels}
+
+
+def unused_letters(taken: Container[Label]) -> Iterator[str]:
+    """Letters that are not taken: those of ASCII, then ideographs."""
+    yield from (letter for letter in string.ascii_letters if letter not in taken)
+    yield from (chr(code) for code in range(0x4E00, 0x9FFF) if chr(code) not in taken)
+
+
+def spelled_equation(notation: Notation, names: Mapping[Label, str]) -> str:
+    """An equation without ellipses as text, its labels by these names."""
+    terms = ["".join(names[label] for label in term) for term in (*notation.inputs, notation.output)]
+    return f"{','.join(terms[:-1])}->{terms[-1]}"

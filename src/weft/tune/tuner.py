@@ -31,10 +31,9 @@ from weft.planner.planner import Choice
 from weft.planner.registry import first_line
 from weft.planner.schedule import Origin, Ranked, ResourceError
 from weft.planner.validity import now
-from weft.tune.candidates import Candidate, Effort, Outcome, pick_candidates, with_others
+from weft.tune.candidates import Candidate, Effort, Journal, Outcome, pick_candidates, with_others
 from weft.tune.checker import Checker
 from weft.tune.compile_pool import Compiler
-from weft.tune.journal import Journal
 from weft.tune.progress import quiet, shown
 
 NEAR = (1.5, 1.1)  # how far from the fastest a candidate may be to come into the second and the last round

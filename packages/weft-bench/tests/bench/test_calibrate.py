@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from tune_problems import choice_of, described
 from weft.api.describe import TARGETS, choice_for, hypothetical
 from weft.cli.main import app
-from weft.cli.tuning.run import Job
+from weft.cli.tuning import Job
 from weft.errors import UnsupportedError
 from weft.machine.store import Store
 from weft.planner import coefficients as room

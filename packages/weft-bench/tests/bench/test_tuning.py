@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 from support import own_cache
 from tune_problems import CPU, choice_of, contraction_of
 from weft.cli import main
-from weft.cli.tuning import run as running
-from weft.cli.tuning.run import Job, TuningRun, figures, go, load, of_equation, save
+from weft.cli import tuning as running
+from weft.cli.tuning import Job, TuningRun, figures, go, load, of_equation, save
 from weft.errors import UnsupportedError, WeftError
 from weft.planner import tuned as tuned_schedules
 from weft.tune import tuner

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from weft.cli.tuning.run import Job, ranked_ahead
+from weft.cli.tuning import Job, ranked_ahead
 from weft.errors import UnsupportedError, WeftError
 from weft.gpu.common import cost
 from weft.planner.coefficients import Coefficients, coefficients, keep, numbers, using

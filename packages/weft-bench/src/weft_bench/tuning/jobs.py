@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import torch
 
-from weft.cli.tuning.run import Job
+from weft.cli.tuning import Job
 from weft.errors import UnsupportedError, WeftError
 from weft.planner.request import Request
 from weft.planner.schedule import Description

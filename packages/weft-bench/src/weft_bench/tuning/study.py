@@ -20,7 +20,7 @@ from statistics import median
 from typing import Any
 
 from weft.base.figures import duration
-from weft.cli.tuning.run import Job
+from weft.cli.tuning import Job
 from weft.errors import WeftError
 from weft.planner.planner import Choice
 from weft.planner.schedule import Ranked, in_every_order

@@ -71,7 +71,7 @@ FIGURE = "untuned_vs_tuned"
 
 
 def figures(record: Mapping[str, Any]) -> dict[str, Interval]:
-    """The figures of a record of `weft.cli.tuning.run`, with 95 % bootstrap intervals from the last
+    """The figures of a record of `weft.cli.tuning`, with 95 % bootstrap intervals from the last
     round's samples.
 
     Where a schedule was stored before, its one known time stands for its samples. Cases that failed are left out.

@@ -1,1 +1,0 @@
-"""The measurements of `weft tune`, and the record of them."""
