@@ -80,10 +80,9 @@ def callback(address: int) -> Callable[[object], None]:
 
 def together(address: int, frame: object, threads: int) -> None:
     """Run the function at `address` on that block in so many threads at once; all of them draw from its tasks."""
-    start = _parallel()
-    if is_forked():  # by a plan of its parent, of more threads
+    if threads == 1 or is_forked():  # by a plan of its parent, of more threads
         callback(address)(frame)
-    elif start is not None:
+    elif (start := _parallel()) is not None:
         start(address, frame, threads, 0)
     else:
         run = callback(address)

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from weft.cpu import jit
-from weft.cpu.host import callback, together
+from weft.cpu.host import together
 from weft.errors import WeftError
 from weft.fn import Pointwise, trace
 from weft.fn.algebra import TracedAlgebra
@@ -171,10 +171,7 @@ def _compiled(
     pointers = (ctypes.c_int64 * 4)(*(x.data_ptr() for x in (a, b, values, places)))
     frame = _Words(0, batch, k, m, n, ctypes.addressof(pointers))
     threads = min(torch.get_num_threads(), batch * (-(-m // ROWS) if blocks else m))
-    if threads == 1 or batch * m * n * k < 1 << 16:
-        callback(entry)(frame)
-    else:
-        together(entry, frame, threads)
+    together(entry, frame, threads if batch * m * n * k >= 1 << 16 else 1)
     return values, places
 
 

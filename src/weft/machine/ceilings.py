@@ -320,9 +320,9 @@ def float32_products(*, tf32: bool) -> Iterator[None]:
     torch has an old and a new switch that must agree; the old one sets both.
     """
     matmul = torch.backends.cuda.matmul
-    new = getattr(matmul, "fp32_precision", None)
+    new = matmul.fp32_precision
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the old switch is deprecated where the new one exists
+        warnings.simplefilter("ignore")  # the old switch is deprecated
         try:
             old = matmul.allow_tf32
         except RuntimeError:  # only the new one was set
@@ -332,8 +332,7 @@ def float32_products(*, tf32: bool) -> Iterator[None]:
             yield
         finally:
             matmul.allow_tf32 = old
-            if new is not None:
-                matmul.fp32_precision = new
+            matmul.fp32_precision = new
 
 
 def _from_disk(saved: Any) -> Ceilings | None:

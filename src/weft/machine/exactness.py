@@ -50,7 +50,7 @@ def _of_halves(call: Callable[..., Any], name: str, split: bool) -> Callable[...
     """`split`: sums of the parts of a product would be rounded to the result's type, which is that of the factors."""
     asked = getattr(torch._C, f"_get_cublas_allow_{name}_reduced_precision_reduction") if split else _no
     let = getattr(torch._C, f"_set_cublas_allow_{name}_reduced_precision_reduction")
-    narrows = getattr(torch._C, "_get_cublas_allow_fp16_accumulation", _no) if name == "fp16" else _no
+    narrows = torch._C._get_cublas_allow_fp16_accumulation if name == "fp16" else _no
 
     def exactly(*args: Any, **options: Any) -> Any:
         given, narrow = asked(), narrows()
@@ -76,13 +76,10 @@ def _no() -> bool:
     return False
 
 
-#: What torch may make of float32 products; before torch 2.9 a CPU has the setting of all devices.
-_allowed: Callable[[], Any] = torch.get_float32_matmul_precision
-_allowed_on_a_gpu: Callable[[], Any] = torch._C._get_cublas_allow_tf32
-if hasattr(torch._C, "_get_fp32_precision_getter"):
-    _allowed = partial(torch._C._get_fp32_precision_getter, "mkldnn", "matmul")
-    _allowed_on_a_gpu = partial(torch._C._get_fp32_precision_getter, "cuda", "matmul")
-_EXACT = ("none", "ieee", "highest", False)  # where it may not round their factors
+#: What torch may make of float32 products.
+_allowed: Callable[[], Any] = partial(torch._C._get_fp32_precision_getter, "mkldnn", "matmul")
+_allowed_on_a_gpu: Callable[[], Any] = partial(torch._C._get_fp32_precision_getter, "cuda", "matmul")
+_EXACT = ("none", "ieee")  # where it may not round their factors
 
 
 def shortened() -> bool:

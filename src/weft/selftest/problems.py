@@ -20,6 +20,7 @@ from weft.oracle import permuting, reference
 from weft.oracle.bounds import expectation
 from weft.oracle.judgement import error_over_bound
 from weft.oracle.problem import memory_of
+from weft.planner.request import HOOKS
 from weft.selftest.case import FUNCTIONS, Case, PermuteCase, operands
 from weft.selftest.cases import INEXACT, InPlaceCase
 from weft.spec import Contraction, Layout, canonical, parse
@@ -30,7 +31,6 @@ from weft.spec.transpose import InPlace
 from weft.testing import Guarded, poisoned, random_operand
 
 SEED = 1
-_HOOKS = ("a_fn", "b_fn", "c_fn", "epilogue")
 
 
 class TrialProblem:
@@ -138,7 +138,7 @@ def contraction_of(case: Case, a: Layout, b: Layout, c: Layout | None, d: Layout
     seen = (value_type(a.dtype, product), value_type(b.dtype, product), total, total)
     a_fn, b_fn, c_fn, epilogue = (
         trace(FUNCTIONS[name], (dtype,), hook=hook) if (name := getattr(case, hook)) else None
-        for hook, dtype in zip(_HOOKS, seen, strict=True)
+        for hook, dtype in zip(HOOKS, seen, strict=True)
     )
     return canonical(
         Contraction(
@@ -187,7 +187,7 @@ def _expected(
     """The oracle's D, and the bound of what is not exact."""
     options = case.options()
     compute = partial(reference.contract, case.equation, a, b, c=c)
-    if case.algebra == "log" or any(getattr(case, hook) in INEXACT for hook in _HOOKS):
+    if case.algebra == "log" or any(getattr(case, hook) in INEXACT for hook in HOOKS):
         value, bound = expectation(case.equation, a, b, c=c, **options)
         return value, bound
     return compute(**options), None

@@ -27,7 +27,7 @@ from weft.cpu.gett.vector import (
     store_word,
     transpose,
 )
-from weft.fn.numba.inner import inner
+from weft.fn.numba.inner import inline, inner
 
 
 @intrinsic
@@ -38,42 +38,24 @@ def load_value(typingctx: Any, address: Any, kind: Any) -> Any:
     return kind(types.int64, kind), code
 
 
-@inner
-def special_above(values, count, kind):
-    """NaN or infinity: sums of others are -infinity at the least."""
-    found = 0
-    for i in range(count):
-        found |= not (load_value(values + item_size(kind) * i, kind) < np.inf)
-    return found
+def _special(is_special):
+    """Whether there are values that need the exact micro-kernel."""
+    test = inline(is_special)
+
+    @inner
+    def special(values, count, kind):
+        found = 0
+        for i in range(count):
+            found |= test(load_value(values + item_size(kind) * i, kind))
+        return found
+
+    return special
 
 
-@inner
-def special_below(values, count, kind):
-    """NaN or -infinity."""
-    found = 0
-    for i in range(count):
-        found |= not (load_value(values + item_size(kind) * i, kind) > -np.inf)
-    return found
-
-
-@inner
-def special_infinite(values, count, kind):
-    """NaN or any infinity, which times zero is NaN."""
-    found = 0
-    for i in range(count):
-        found |= not (abs(load_value(values + item_size(kind) * i, kind)) < np.inf)
-    return found
-
-
-@inner
-def special_nan(values, count, kind):
-    """NaN alone: extrema make none."""
-    found = 0
-    for i in range(count):
-        x = load_value(values + item_size(kind) * i, kind)
-        found |= x != x
-    return found
-
+special_above = _special(lambda x: not (x < np.inf))  # NaN or infinity: sums of others are -infinity at the least
+special_below = _special(lambda x: not (x > -np.inf))  # NaN or -infinity
+special_infinite = _special(lambda x: not (abs(x) < np.inf))  # NaN or any infinity, which times zero is NaN
+special_nan = _special(lambda x: x != x)  # NaN alone: extrema make none
 
 AT_ONCE = 32  # neighbouring slots or row blocks that are packed together, a cache line or more at a time
 

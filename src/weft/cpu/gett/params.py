@@ -1,4 +1,4 @@
-"""What kernels and those who call them agree on: places in blocks of words, and the operations of micro-kernels.
+"""The agreement of kernels and those who call them: places in blocks of words, and the operations of micro-kernels.
 
 A kernel is a function of one address, of two blocks of words: of its plan, and of the call. Blocks of words instead of
 arguments: one signature serves every contraction, and a thread of OpenMP's team gets one pointer.

@@ -218,15 +218,6 @@ def in_place(function: Pointwise, constants: tuple[int, ...] | None = None) -> G
     return GettStage(compiled(loop.source), function.dtypes[0].itemsize, constants=loop.constants)
 
 
-def loop_of(function: Pointwise, constants: Sequence[int] | None = None) -> StageSource:
-    """A stage that is a function of one result alone: its values, then the others, then results."""
-    loop = StageSource(function.dtypes[0], constants)
-    values = [loop.value, *(loop.read(dtype) for dtype in function.dtypes[1:])]
-    (found,) = inlined(loop.writer, function, values)
-    loop.write(found, found.dtype)
-    return loop
-
-
 class AuxRead(NamedTuple):
     """An operand or coordinate that a function takes alongside the value."""
 

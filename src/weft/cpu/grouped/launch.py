@@ -15,7 +15,7 @@ from weft.cpu.gett import entries
 from weft.cpu.gett.params import Operation
 from weft.cpu.gett.stages import GettStage, StageSource, in_place, words_of
 from weft.cpu.grouped import params as at
-from weft.cpu.host import callback, together
+from weft.cpu.host import together
 from weft.cpu.jit import compiled, fault, kernel_source
 from weft.fn import Pointwise
 from weft.fn.writer import Held
@@ -106,8 +106,4 @@ class CpuGroupLaunch:
         if not len(self._tiles):
             return
         frame = _Frame(*self._head, *self._middle, a.data_ptr(), b.data_ptr(), d.data_ptr(), *self._tail)
-        threads = self.threads
-        if threads == 1:
-            callback(self._address)(frame)
-        else:
-            together(self._address, frame, threads)
+        together(self._address, frame, self.threads)

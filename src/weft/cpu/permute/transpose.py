@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from weft.cpu import jit
-from weft.cpu.host import callback, scalar_words, together
+from weft.cpu.host import scalar_words, together
 from weft.cpu.permute import params as at
 from weft.cpu.permute.schedule import LINE, SMALL, SQUARES
 from weft.planner.schedule import Scalar
@@ -119,11 +119,7 @@ class _Call:
         """Run it on the matrices at an address."""
 
         frame = _Words(self._plan, 0, *self._scalars, address)
-        threads = min(torch.get_num_threads(), self._tasks) if 2 * self._bytes > SMALL else 1
-        if threads == 1:
-            callback(self._kernel)(frame)
-        else:
-            together(self._kernel, frame, threads)
+        together(self._kernel, frame, min(torch.get_num_threads(), self._tasks) if 2 * self._bytes > SMALL else 1)
 
 
 def _panels(matrices: torch.Tensor, alpha: Scalar, height: int) -> None:
