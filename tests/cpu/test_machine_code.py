@@ -108,7 +108,7 @@ def test_code_that_needs_what_is_not_there_is_compiled_anew(monkeypatch: pytest.
 @pytest.mark.parametrize("content", [b"", b"\x7fELF", b"no object"])
 def test_a_real_object_that_is_damaged_is_made_anew(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
     times(5)
-    [file] = jit.folder().rglob("*.o")
+    [file] = jit.folder().glob("*.json")
     file.write_bytes(content)
     for linked in (False, True):
         new_process(monkeypatch)
@@ -130,13 +130,12 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.parametrize("kind", ["note", "object"])
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_damaged_files_are_absent_and_replaced(tmp_path: Path, kind: str, damage: str) -> None:
+def test_damaged_files_are_absent_and_replaced(tmp_path: Path, damage: str) -> None:
     store = CodeStore(tmp_path / "0123456789abcdef")
     store.save("a source", CODE)
     assert store.load("a source") == CODE
-    [file] = (tmp_path / "0123456789abcdef").rglob("*.json" if kind == "note" else "*.o")
+    [file] = (tmp_path / "0123456789abcdef").glob("*.json")
     DAMAGE[damage](file)
     assert store.load("a source") is None
     if damage == "a folder":
@@ -145,11 +144,10 @@ def test_damaged_files_are_absent_and_replaced(tmp_path: Path, kind: str, damage
     assert store.load("a source") == CODE
 
 
-@pytest.mark.parametrize("kind", ["*.json", "*.o"])
-def test_any_byte_may_flip(tmp_path: Path, kind: str) -> None:
+def test_any_byte_may_flip(tmp_path: Path) -> None:
     store = CodeStore(tmp_path / "0123456789abcdef")
     store.save("a source", CODE)
-    [file] = (tmp_path / "0123456789abcdef").rglob(kind)
+    [file] = (tmp_path / "0123456789abcdef").glob("*.json")
     content = file.read_bytes()
     for at in range(0, len(content), 1 + len(content) // 200):
         for bit in (1, 128):
@@ -166,10 +164,6 @@ def test_code_of_another_function_under_this_name_is_not_taken(tmp_path: Path) -
     one, another = sorted((tmp_path / "0123456789abcdef").glob("*.json"))
     shutil.copy(one, another)
     assert {store.load("one"), store.load("another")} & {None}
-    first, second = sorted((tmp_path / "0123456789abcdef").rglob("*.o"))
-    shutil.copy(first, second)
-    store.save("one", CODE)
-    assert store.load("another") is None
 
 
 class TestOthers:
@@ -187,12 +181,11 @@ class TestOthers:
             assert stat.S_IMODE(each.stat().st_mode) == (0o700 if each.is_dir() else 0o600), each
 
     @pytest.mark.parametrize("mode", [0o777, 0o770, 0o1777, 0o702])
-    @pytest.mark.parametrize("place", ["notes", "objects"])
-    def test_a_folder_that_others_write_is_not_used(self, tmp_path: Path, mode: int, place: str) -> None:
+    def test_a_folder_that_others_write_is_not_used(self, tmp_path: Path, mode: int) -> None:
         folder = tmp_path / "0123456789abcdef"
         store = CodeStore(folder)
         store.save("a source", CODE)
-        (folder if place == "notes" else machine_code.objects_of(folder)).chmod(mode)
+        folder.chmod(mode)
         with pytest.warns(WeftWarning, match=f"does not use its cache in .*others may write there .mode {mode:o}"):
             assert store.load("a source") is None
 
@@ -207,12 +200,12 @@ class TestOthers:
         assert sorted(store.directory.iterdir()) == before
 
     @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
-    @pytest.mark.parametrize("what", ["folder", "object", "note"])
+    @pytest.mark.parametrize("what", ["folder", "file"])
     def test_what_belongs_to_another_user_is_not_used(self, tmp_path: Path, what: str) -> None:
         folder = tmp_path / "0123456789abcdef"
         store = CodeStore(folder)
         store.save("a source", CODE)
-        given = {"folder": folder, "object": next(folder.rglob("*.o")), "note": next(folder.glob("*.json"))}[what]
+        given = {"folder": folder, "file": next(folder.glob("*.json"))}[what]
         os.chown(given, 12345, -1)
         if what == "folder":
             with pytest.warns(WeftWarning, match="it belongs to user 12345"):
@@ -379,7 +372,7 @@ def test_what_was_left_behind_is_removed_and_the_number_is_bounded(
         former = tmp_path / f"{number:016x}"
         CodeStore(former).save("a source", CODE)
         os.utime(former, (number, number))
-    left = machine_code.objects_of(folder) / f"{'0' * 64}12345678.tmp"
+    left = folder / f"{'0' * 64}12345678.tmp"
     lock = left.with_suffix(".lock")
     foreign = folder / "mine.json"
     left.parent.mkdir(parents=True)
@@ -390,7 +383,6 @@ def test_what_was_left_behind_is_removed_and_the_number_is_bounded(
         CodeStore(folder).save(f"source {step}", CODE._replace(content=bytes([step])))
     assert CodeStore(folder).load("source 39") is not None
     assert len(list(folder.glob("*.json"))) <= 13
-    assert len(list(folder.rglob("*.o"))) <= 13
     assert not left.exists()
     assert not lock.exists()
     assert foreign.exists()

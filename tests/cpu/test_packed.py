@@ -89,7 +89,7 @@ def called(source: str) -> int:
 
 def was_compiled() -> bool:
     """Whether numba has compiled what was called last: its machine code is kept."""
-    return bool(list(jit.folder().rglob("*.o")))
+    return bool(list(jit.folder().rglob("*.json")))
 
 
 @on_a_level

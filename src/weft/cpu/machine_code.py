@@ -1,8 +1,7 @@
 """Machine code of compiled functions on disk: what this machine has compiled, and what was built ahead.
 
-What was compiled is kept as objects for the linker, and notes of which function each is. A note is a JSON value in the
-store; it has the digest of the object, which has a folder of its own and is named by that digest. An object that is not
-as it was written, or that nobody has noted, is not loaded. Nothing is unpickled.
+What was compiled is kept in a store, an object for the linker with each source; what is not as it was written is not
+loaded. Nothing is unpickled.
 
 The pack has weft's own kernels, built for the level of the host from the same source. The key of a kernel is the digest
 of its source and of the code that the source names, so that a pack of another version is never used. An entry is a line
@@ -24,12 +23,11 @@ from typing import Any, NamedTuple
 from weft.cpu.level import host_level
 from weft.machine import pack
 from weft.machine.folder import Folder
-from weft.machine.store import Store, fields_of
+from weft.machine.store import Store, as_text, fields_of, from_text
 from weft.planner.code_digest import of_files
 
 MOST = 2048  # functions that are kept for one state of the software; what was longest unused goes first
 STATES = 8  # of the software that functions are kept for
-_DIGEST = re.compile(r"[0-9a-f]{64}")
 _SOFTWARE = re.compile(r"[0-9a-f]{16}")
 _PATIENCE = 60.0  # seconds that another process may take to compile a function
 _OFTEN = 64  # functions that are written before the number is looked at again
@@ -44,67 +42,43 @@ class MachineCode(NamedTuple):
     content: bytes
 
 
-class Note(NamedTuple):
-    """The digest of an object, and what else is known of it."""
-
-    digest: str
-    symbol: str
-    needs: tuple[str, ...]
-
-    @classmethod
-    def of(cls, value: Any) -> Note:
-        """`ValueError` where a stored value is no note."""
-        note = fields_of(cls, value)
-        if not _DIGEST.fullmatch(note.digest):
-            raise ValueError("its digest is none")
-        return note
-
-
 class CodeStore:
-    """Under one folder, which stands for the software that the code was made by."""
+    """Code under one folder, which stands for the software that it was made by."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._notes = Store(folder.name, folder.parent)
-        self._objects = Folder(objects_of(folder))
+        self._store = Store(folder.name, folder.parent)
 
     def load(self, source: str) -> MachineCode | None:
         """The code of a source, as this machine can run it; None where it is not there or is damaged."""
         key = _key(source)
+        value: Any = self._store.load(key)
         try:
-            note = Note.of(self._notes.load(key))
-        except ValueError:
-            return None
-        name = f"{note.digest}.o"
-        content = self._objects.read(name)
-        if content is None:
-            return None
-        if fault_of(name, content) is not None:
-            self._objects.remove(name)
+            code = fields_of(MachineCode, {**value, "content": from_text(value["content"])})
+        except (KeyError, TypeError, ValueError):
             return None
         Folder(self._folder.parent).touch(self._folder.name)
-        self._notes.touch(key)
-        self._objects.touch(name)
-        return MachineCode(note.symbol, note.needs, content)
+        self._store.touch(key)
+        return code
 
     def turn(self, source: str) -> AbstractContextManager[None]:
         """While other processes compile a source, wait for them; see `Folder.turn`."""
-        return self._objects.turn(hashlib.sha256(source.encode()).hexdigest(), _PATIENCE)
+        return Folder(self._folder).turn(hashlib.sha256(source.encode()).hexdigest(), _PATIENCE)
 
     def save(self, source: str, code: MachineCode) -> None:
         """Keep the code of a source; a folder that cannot be written is a warning."""
-        digest = hashlib.sha256(code.content).hexdigest()
-        if self._objects.write(f"{digest}.o", code.content):
-            self._notes.save(_key(source), Note(digest, code.symbol, code.needs)._asdict())
+        self._store.save(_key(source), {**code._asdict(), "content": as_text(code.content)})
         self._bound()
 
     def _bound(self) -> None:
         global _written
         _written += 1
         if _written % _OFTEN == 1:
-            self._reduce(MOST)
+            self._store.bound(MOST)
             for other in sorted(self._others(), key=_age)[:-STATES]:
-                CodeStore(other)._reduce(0)
+                Store(other.name, other.parent).bound(0)
+                with contextlib.suppress(OSError):  # something else is stored there
+                    other.rmdir()
 
     def _others(self) -> list[Path]:
         """The folders of other states of the software; none where another user's may not be looked at."""
@@ -113,29 +87,11 @@ class CodeStore:
             return [each for each in found if each.is_dir()]
         return []
 
-    def _reduce(self, most: int) -> None:
-        self._notes.bound(most)
-        self._objects.bound(".o", most)
-        if most == 0:
-            with contextlib.suppress(OSError):  # something else is stored there
-                self._objects.path.rmdir()
-                self._folder.rmdir()
-
 
 def _age(folder: Path) -> float:
     with contextlib.suppress(OSError):
         return folder.lstat().st_mtime
     return 0.0
-
-
-def objects_of(folder: Path) -> Path:
-    """The folder of the objects whose notes are stored in a folder."""
-    return folder / "objects"
-
-
-def fault_of(name: str, content: bytes) -> str | None:
-    """The fault of an object; None where it has none."""
-    return None if name == f"{hashlib.sha256(content).hexdigest()}.o" else "it is not as it was written"
 
 
 def _key(source: str) -> dict[str, Any]:

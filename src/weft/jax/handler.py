@@ -7,7 +7,6 @@ every call.
 
 from __future__ import annotations
 
-import base64
 import ctypes
 import hashlib
 import platform
@@ -15,7 +14,6 @@ import shutil
 import subprocess
 import tempfile
 import threading
-import zlib
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
@@ -24,7 +22,7 @@ from typing import Any
 
 import jax
 from weft.base.log import log
-from weft.machine.store import Store
+from weft.machine.store import Store, as_text, from_text
 
 ROOM = "jax"  # of the store
 _SOURCE = Path(__file__).with_name("handler.c")
@@ -97,9 +95,9 @@ def _library() -> Any:
 
 def _kept() -> bytes | None:
     """The library as an earlier process built it."""
-    with suppress(KeyError, TypeError, ValueError, zlib.error):
+    with suppress(KeyError, TypeError, ValueError):
         value: Any = Store(ROOM).load(_key())
-        return zlib.decompress(base64.b64decode(value["library"], validate=True))
+        return from_text(value["library"])
     return None
 
 
@@ -110,7 +108,7 @@ def _build(file: Path) -> None:
         raise OSError("there is no C compiler")
     words = ["-O2", "-shared", "-fPIC", f"-I{jax.ffi.include_dir()}", str(_SOURCE), "-o", str(file), "-lpthread"]
     subprocess.run([compiler, *words], check=True, capture_output=True, timeout=60)
-    Store(ROOM).save(_key(), {"library": base64.b64encode(zlib.compress(file.read_bytes(), 1)).decode()})
+    Store(ROOM).save(_key(), {"library": as_text(file.read_bytes())})
 
 
 def _key() -> dict[str, str]:

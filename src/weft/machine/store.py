@@ -10,12 +10,14 @@ its types rule out.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import dataclasses
 import hashlib
 import json
 import math
 import types
+import zlib
 from collections.abc import Hashable, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -122,6 +124,19 @@ class Store:
         """Where the value of `key` lies, whether or not it is there."""
         digest = hashlib.sha256(f"{SCHEMA}:{_canonical(key)}".encode()).hexdigest()
         return self.directory / f"{digest[:32]}.json"
+
+
+def as_text(content: bytes) -> str:
+    """Bytes as JSON holds them."""
+    return base64.b64encode(zlib.compress(content, 1)).decode()
+
+
+def from_text(text: str) -> bytes:
+    """The bytes of `as_text`; `ValueError` or `TypeError` where a value is none of it."""
+    try:
+        return zlib.decompress(base64.b64decode(text, validate=True))
+    except zlib.error as error:
+        raise ValueError(str(error)) from None
 
 
 def understood(content: bytes) -> tuple[dict[str, Any], Any]:

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from weft.cpu import machine_code
 from weft.errors import UnsupportedError, WeftError
 from weft.machine.folder import Folder
 from weft.machine.store import Store, cache_directory, understood
@@ -40,13 +39,14 @@ MACHINE_CODE = "cpu"  # a room of folders, one for each state of the software
 STAYING = (MACHINE_CODE, "cubins", "jax")  # code that is run as it is: not exported, and not taken from others
 _SOFTWARE = re.compile(r"[0-9a-f]{16}")
 _VALUE = re.compile(r"[0-9a-f]{32}(\.json|\.broken|\w{8}\.tmp)")
-_OBJECT = re.compile(r"[0-9a-f]{64}(\.o|\w{8}\.tmp)")
-_FORMER = re.compile(r"weft_cpu_[0-9a-f]{24}(\w{8}\.tmp|\.py|\.[\w.-]+\.(pyc|nbi|nbc)[\w.-]*)")  # of earlier versions
+_FORMER = re.compile(  # of earlier versions
+    r"weft_cpu_[0-9a-f]{24}(\w{8}\.tmp|\.py|\.[\w.-]+\.(pyc|nbi|nbc)[\w.-]*)|[0-9a-f]{64}(\.o|\w{8}\.tmp)"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class CacheEntry:
-    """One file of the cache. `fault` says what is wrong with it; key and value are None then, and of machine code."""
+    """One file of the cache. `fault` says what is wrong with it; key and value are None then, as of old files."""
 
     room: str
     file: Path
@@ -84,9 +84,7 @@ def entries(root: Path | None = None) -> Iterator[CacheEntry]:
             continue
         for software in _folders(folder, _SOFTWARE):
             yield from _values(MACHINE_CODE, software)
-            for objects in _folders(software, (machine_code.objects_of(software).name,)):
-                yield from (_object(file) for file in _files(objects, _OBJECT))
-            for former in (software, *_folders(software, ("__pycache__",))):
+            for former in (software, *_folders(software, ("__pycache__", "objects"))):
                 for file in _files(former, _FORMER):
                     yield CacheEntry(MACHINE_CODE, file, _size(file), None, None)
 
@@ -122,24 +120,14 @@ def _value(room: str, file: Path) -> CacheEntry:
         key, value = understood(content)
         if Store(file.parent.name, file.parent.parent).path(key).name != file.name:
             raise ValueError("its name is not the digest of its key")
-        if room == MACHINE_CODE:
-            digest = machine_code.Note.of(value).digest
-            if not (machine_code.objects_of(file.parent) / f"{digest}.o").is_file():
-                raise ValueError("its machine code is not there")
     except ValueError as error:
         return CacheEntry(room, file, size, None, None, str(error))
     return CacheEntry(room, file, size, key, value)
 
 
-def _object(file: Path) -> CacheEntry:
-    size, content = _content(file)
-    fault = content if isinstance(content, str) else machine_code.fault_of(file.name, content) or ""
-    return CacheEntry(MACHINE_CODE, file, size, None, None, fault)
-
-
 def _content(file: Path) -> tuple[int, bytes | str]:
     """Bytes, and what they are; or why that is not known."""
-    if file.suffix not in (".json", ".o"):
+    if file.suffix != ".json":
         return _size(file), f"it was set aside or left behind ({file.suffix})"
     if (fault := Folder(file.parent).fault()) is not None:
         return _size(file), f"its folder is not used: {fault}"
