@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, NoReturn
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from weft.errors import UnsupportedError, WeftError
+from weft.tune.progress import bar
 
 if TYPE_CHECKING:
     import torch
@@ -40,21 +40,12 @@ def progress(title: str, total: int | None) -> Iterator[Callable[[str], None]]:
         with _in_lines(title) as step:
             yield step
         return
-    bar = Progress(
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        *([BarColumn(), MofNCompleteColumn()] if total is not None else []),
-        TimeElapsedColumn(),
-        console=errors,
-        transient=True,
-    )
-    with bar:
-        task = bar.add_task(title, total=total)
+    with bar(errors, title, total, counts=total is not None) as shown:
         begun = 0
 
         def step(name: str) -> None:
             nonlocal begun
-            bar.update(task, description=f"{title}: {name}", completed=begun)
+            shown.update(shown.task_ids[0], description=f"{title}: {name}", completed=begun)
             begun += 1
 
         yield step

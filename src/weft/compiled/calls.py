@@ -18,7 +18,7 @@ from weft.base.arrays import outside_tracing
 from weft.base.dispatch import outside, taken_by
 from weft.base.factors import addition
 from weft.cascades.public import cascade as public_cascade
-from weft.compiled.captured import capture, captured_algebra, captured_all, is_unread, unread
+from weft.compiled.captured import capture, captured_algebra, captured_all, is_unread, undisturbed, unread
 from weft.compiled.cascades import planned_cascade, spelled_cascade, sums_of_cascade
 from weft.compiled.contraction import spelled, spelled_options, spelled_plan, steps_of_einsum, types_seen
 from weft.compiled.moves import move_of_options, spelled_move, spelled_move_plan
@@ -73,7 +73,9 @@ def contraction(
 ) -> Any:  # fmt: skip
     """`weft.contract` of options that are read. Dynamo does not read it."""
     stored, kind = ((a.dtype, a.dim()), (b.dtype, b.dim())), a.device.type
-    text, structure = spelled_options(equation, stored, kind, options, c is not None, return_arg, validate)
+    with outside_tracing():
+        spell = undisturbed(spelled_options)
+        text, structure = spell(equation, stored, kind, options, c is not None, return_arg, validate)
     return _performed(text, structure, _listed(a, b, c, options.tensors.values()), alpha, beta, out)
 
 

@@ -188,7 +188,7 @@ def _written(
         if keywords.get("out_dtype") is None:
             keywords["out_dtype"] = out_types
         options = read_options("contract", keywords)
-        return _of_options(equation, stored, kind, options, added, return_arg, validate)
+        return spelled_options(equation, stored, kind, options, added, return_arg, validate)
 
 
 def spelled_options(
@@ -196,14 +196,6 @@ def spelled_options(
     validate: bool,
 ) -> tuple[str, str]:  # fmt: skip
     """The text of `spelled` for a call whose options are read."""
-    with outside_tracing():
-        return undisturbed(_of_options)(equation, stored, kind, options, added, return_arg, validate)
-
-
-def _of_options(
-    equation: Terms, stored: tuple[Stored, Stored], kind: str, options: Options, added: bool, return_arg: bool,
-    validate: bool,
-) -> tuple[str, str]:  # fmt: skip
     check_backend_of(options, kind)
     a, b = (stand_in(*each) for each in stored)
     operands = {name: (modes, stand_in(x.dtype, x.dim())) for name, (modes, x) in options.operands.items()}

@@ -24,11 +24,10 @@ from weft.spec.dtypes import dtype_name
 
 BLOCK = 1 << 20  # pairs at once by torch's operations
 KINDS = (torch.float32, torch.float64, torch.int32, torch.int64)
-_COMBINE = {
+_COMBINE = {  # in the order of `selection_kernel.COMBINES`
     torch.add: "{kind}(x + y)", torch.mul: "{kind}(x * y)", torch.maximum: "x if x != x or x > y else y",
     torch.minimum: "x if x != x or x < y else y",
 }  # fmt: skip
-_NUMBERS = {torch.add: 0, torch.mul: 1, torch.maximum: 2, torch.minimum: 3}  # as `selection_kernel.COMBINES` has them
 ROWS = 192  # of D in one task
 LEAST_COLUMNS = 8  # of D for which vectors are worth while
 _Words = ctypes.c_int64 * 8
@@ -82,7 +81,7 @@ def entry(frame):
                 for c in range(count, width):
                     store(columns, l * width + c, {kind}(0))
             for i in range((end - first + HEIGHT - 1) // HEIGHT):
-                selected(k, rows + SIZE * i * k * HEIGHT, columns, best, {combine}, {better}, {kind}(0))
+                selected(k, rows + SIZE * i * k * HEIGHT, columns, best, {number}, {opposite}, {kind}(0))
                 for r in range(min(HEIGHT, end - first - i * HEIGHT)):
                     to = (which * m + first + i * HEIGHT + r) * n + j
                     for c in range(count):
@@ -165,7 +164,7 @@ def _compiled(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     (batch, k, m), n = a.shape, b.shape[2]
     blocks = m > 1 and n >= LEAST_COLUMNS and not (_is_special(a, combine, largest) or _is_special(b, combine, largest))
-    entry = blocks_kernel(a.dtype, combine, largest) if blocks else rows_kernel(a.dtype, combine, largest)
+    entry = kernel_of(_BLOCKS if blocks else _SOURCE, a.dtype, combine, largest)
     values = torch.empty((batch, m, n), dtype=a.dtype, device="cpu")
     places = torch.empty((batch, m, n), dtype=torch.int64, device="cpu")
     pointers = (ctypes.c_int64 * 4)(*(x.data_ptr() for x in (a, b, values, places)))
@@ -188,21 +187,14 @@ def _is_special(values: torch.Tensor, combine: Callable[..., Any], largest: bool
 
 
 @lru_cache
-def rows_kernel(dtype: torch.dtype, combine: Callable[..., Any], largest: bool) -> int:
-    """The address of the loop over rows for elements of that type."""
-    kind = dtype_name(dtype)
-    code, better = _COMBINE[combine].format(kind=kind), ">" if largest else "<"
-    return jit.compiled(_SOURCE.format(kind=kind, size=dtype.itemsize, combine=code, better=better), kernel=True)
-
-
-@lru_cache
-def blocks_kernel(dtype: torch.dtype, combine: Callable[..., Any], largest: bool) -> int:
-    """The address of the loop over register blocks."""
-    size = dtype.itemsize
-    source = _BLOCKS.format(
-        kind=dtype_name(dtype), size=size, bits=8 * size, rows=ROWS, combine=_NUMBERS[combine], better=int(not largest)
-    )
-    return jit.compiled(source, kernel=True)
+def kernel_of(source: str, dtype: torch.dtype, combine: Callable[..., Any], largest: bool) -> int:
+    """The address of one of the two loops, for elements of that type."""
+    kind, size = dtype_name(dtype), dtype.itemsize
+    filled = source.format(
+        kind=kind, size=size, bits=8 * size, rows=ROWS, number=list(_COMBINE).index(combine), opposite=int(not largest),
+        combine=_COMBINE[combine].format(kind=kind), better=">" if largest else "<",
+    )  # fmt: skip
+    return jit.compiled(filled, kernel=True)
 
 
 def _in_blocks(

@@ -30,26 +30,28 @@ def shown(title: str) -> Iterator[Callable[[str, int, int], None]]:
         yield quiet
         return
     began = time.monotonic()
-    bar: list[Any] = []
+    bars: list[Any] = []
 
     def report(what: str, done: int, of: int) -> None:
-        if not bar and time.monotonic() - began >= PATIENCE:
-            bar.append(_started(errors, title))
-        if bar:
-            bar[0].update(bar[0].task_ids[0], description=f"{title}: {what}", completed=done, total=of)
+        if not bars and time.monotonic() - began >= PATIENCE:
+            bars.append(bar(errors, title))
+            bars[0].start()
+        if bars:
+            bars[0].update(bars[0].task_ids[0], description=f"{title}: {what}", completed=done, total=of)
 
     try:
         yield report
     finally:
-        if bar:
-            bar[0].stop()
+        if bars:
+            bars[0].stop()
 
 
-def _started(errors: Any, title: str) -> Any:
+def bar(console: Any, title: str, total: int | None = None, *, counts: bool = True) -> Any:
+    """A bar of progress with one task; `counts`: with how many of its steps are done."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
-    progress = Progress(*columns, TimeElapsedColumn(), console=errors, transient=True)
-    progress.add_task(title, total=None)
-    progress.start()
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False))
+    steps = (BarColumn(), MofNCompleteColumn()) if counts else ()
+    progress = Progress(*columns, *steps, TimeElapsedColumn(), console=console, transient=True)
+    progress.add_task(title, total=total)
     return progress
