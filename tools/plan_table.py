@@ -128,8 +128,7 @@ def kernels(name: str, targets: Sequence[str]) -> dict[str, Any]:
     """For each architecture a digest of the kernels that the best schedule of a problem's own family launches."""
     from weft.gpu.common.inspect import compiled
     from weft.gpu.common.launch import collected
-    from weft.selftest.problems import problem
-    from weft.selftest.trials import schedules
+    from weft.selftest.trials import problem, schedules
     from weft_bench.kernels.kernel import launched_kernels
 
     trial = problems()[name]

@@ -20,8 +20,7 @@ from weft.planner.planner import Choice
 from weft.planner.target import target_of
 from weft.planner.validity import outdate
 from weft.selftest.cases import TRIALS, InPlaceCase, Trial
-from weft.selftest.problems import in_place, problem
-from weft.selftest.trials import schedules
+from weft.selftest.trials import in_place, problem, schedules
 
 pytestmark = pytest.mark.gpu
 

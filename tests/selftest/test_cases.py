@@ -17,8 +17,7 @@ from weft.planner.planner import Choice
 from weft.planner.registry import FAMILIES, PERMUTATION_FAMILIES
 from weft.planner.target import target_of
 from weft.selftest.cases import INEXACT, TRIALS, InPlaceCase, Trial
-from weft.selftest.problems import problem
-from weft.selftest.trials import schedules, verdict
+from weft.selftest.trials import problem, schedules, verdict
 from weft_bench.cases import FUNCTIONS, Case
 
 CPU = target_of("cpu", torch.device("cpu"))

@@ -71,9 +71,9 @@ def bootstrap_medians(samples: Sequence[float], *, resamples: int = RESAMPLES, s
     return np.median(values[draws], axis=1)
 
 
-def percentile_interval(estimates: np.ndarray, confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """The central `confidence` share of bootstrap estimates."""
-    tail = (1 - confidence) / 2
+def percentile_interval(estimates: np.ndarray) -> tuple[float, float]:
+    """The central share `CONFIDENCE` of bootstrap estimates."""
+    tail = (1 - CONFIDENCE) / 2
     low, high = np.quantile(estimates, [tail, 1 - tail])
     return float(low), float(high)
 

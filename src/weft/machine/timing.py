@@ -123,13 +123,13 @@ def glance(call: Call, arguments: InputSet, device: torch.device, clock: Clock =
             return min(_between_events(lambda: call(*arguments)) for _ in range(2))
 
 
-def host_time(call: Call, arguments: InputSet, device: torch.device, clock: Clock = time.perf_counter) -> float:
+def host_time(call: Call, arguments: InputSet, device: torch.device) -> float:
     """Seconds that the host spends to issue a call on a GPU, which is idle when it comes: the median of `ISSUES`."""
     with _one_at_a_time, torch.cuda.device(device), _no_garbage_collection():
         taken = []
         for _ in range(ISSUES):
             torch.cuda.synchronize()
-            taken.append(_on_clock(lambda: call(*arguments), clock))
+            taken.append(_on_clock(lambda: call(*arguments), time.perf_counter))
         torch.cuda.synchronize()
     return summarise(taken).median
 

@@ -1,8 +1,7 @@
 """Whether the kernels compute right on this machine: small problems of each family, run before its first use.
 
     cases      what is run: one table
-    problems   a case as tensors on a device, its description, and what is wrong with a result
-    trials     one case run on a schedule of its family
+    trials     a case as tensors on a device, run on a schedule of its family; what is wrong with a result
     gate       before a plan uses a family for the first time on a machine
     whole      every family, for `weft doctor`
 

@@ -58,8 +58,7 @@ def parts(choice: Choice) -> Iterator[tuple[str, Any, Any]]:
 def awaited(choice: Choice) -> Iterator[tuple[Any, Ranked]]:
     """The descriptions and schedules that self-tests build before a choice is admitted, for compiling them ahead."""
     from weft.selftest.cases import trials_of
-    from weft.selftest.problems import problem
-    from weft.selftest.trials import schedules
+    from weft.selftest.trials import problem, schedules
 
     if _testing.get() or not verdicts.applies(choice.backend, choice.target):
         return

@@ -20,8 +20,7 @@ from weft.planner.target import standing_for
 from weft.planner.verdicts import Verdict
 from weft.selftest import gate
 from weft.selftest.cases import InPlaceCase, Trial, trials
-from weft.selftest.problems import in_place, problem
-from weft.selftest.trials import schedules
+from weft.selftest.trials import in_place, problem, schedules
 
 if TYPE_CHECKING:
     from weft.gpu.common.launch import KernelLaunch

@@ -28,6 +28,7 @@ import torch
 
 from weft.base.interpreter import command, environment
 from weft.fn import Pointwise
+from weft.machine.identity import usable_cores
 from weft.planner.registry import LIBRARIES
 from weft.planner.schedule import Description, Ranked, Target
 from weft.tune.compile_worker import Task
@@ -155,8 +156,7 @@ def _feed(link: Connection, messages: SimpleQueue[Any], process: object) -> None
 
 def default_jobs() -> int:
     """One for each core that this process may use but its own."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(MOST_JOBS, cores - 1))
+    return max(1, min(MOST_JOBS, len(usable_cores()) - 1))
 
 
 class TravellingFunction(Pointwise):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import platform
 import subprocess
 import tempfile
@@ -21,6 +20,7 @@ from typing import Any
 from weft.base.interpreter import command, environment
 from weft.cpu.level import LEVELS, Level, assume, host_level
 from weft.cpu.machine_code import pack_entry, pack_key, sources_digest
+from weft.machine.identity import usable_cores
 from weft.machine.pack import Shelf, write_shelf
 
 FOLDER = Path(__file__).parent
@@ -75,7 +75,7 @@ def stale(path: Path, sources: list[str]) -> bool:
 def build(levels: list[Level], sources: list[str], out: Path) -> None:
     """Shelves of some levels."""
     begun = time.monotonic()
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = len(usable_cores())
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(cores) as pool:
         parts = {level: [Path(folder, f"{level.name}-{at}") for at in range(cores)] for level in levels}
         jobs = [

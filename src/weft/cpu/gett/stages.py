@@ -49,13 +49,9 @@ class StageSource:
 
     `constants`: words that lead from the call's to the address of the functions' constants, each in the block that the
     one before points to; functions that differ in those alone then share their code. None: they are in the code.
-    `contracts`: products are added without a rounding between, where the processor can.
     """
 
-    def __init__(
-        self, dtype: torch.dtype, constants: Sequence[int] | None = None, *, contracts: bool = False
-    ) -> None:
-        self._options = ', fastmath={"contract"}' if contracts else ""
+    def __init__(self, dtype: torch.dtype, constants: Sequence[int] | None = None) -> None:
         self.writer = NumbaWriter(parameters=constants is not None)
         self._path = constants or ()
         self._types = [dtype]
@@ -108,7 +104,6 @@ class StageSource:
         pointers = [f"p{at} = load_int64(pointers, {at})" for at in range(self._pointers)]
         return _TEMPLATE.format(
             memory=memory,
-            options=self._options,
             head="\n    ".join([*pointers, *head]),
             body="\n        ".join(lines),
         )
@@ -129,7 +124,7 @@ _TEMPLATE = HEAD + """\
 from weft.cpu.gett.vector import whole_vectors
 {memory}
 
-@cfunc("void(int64, int64, int64)", error_model="numpy"{options})
+@cfunc("void(int64, int64, int64)", error_model="numpy")
 def entry(pointers, count, scalars):
     whole_vectors()
     {head}
@@ -147,18 +142,15 @@ def memory_functions(lines: Sequence[str]) -> str:
     return named + (f"# past the largest: {past_e4m3():#x}\n" if "e4m3" in named else "")
 
 
-def operand_stage(contraction: Contraction, form: GettForm, name: str, *, conjugates: bool = False) -> GettStage | None:
-    """The prologue of A's or B's panels; None where values are packed as they are stored.
-
-    `conjugates`: values are conjugated here too, and not in the products.
-    """
+def operand_stage(contraction: Contraction, form: GettForm, name: str) -> GettStage | None:
+    """The prologue of A's or B's panels; None where values are packed as they are stored."""
     first = name == "A"
     stored = (contraction.a if first else contraction.b).dtype
     function = contraction.a_fn if first else contraction.b_fn
     arithmetic, matrix = contraction.arithmetic, form.matrix
     value = value_type(stored, arithmetic.product)
     conjugated = (contraction.conjugate_a if first else contraction.conjugate_b) and stored.is_complex
-    here = conjugated and (conjugates or function is not None or contraction.algebra is not None)
+    here = conjugated and (function is not None or contraction.algebra is not None)
     if form.real_parts or (function is None and not here and matrix is None and stored == form.dtype == value):
         return None
     args = (contraction.a_args if first else contraction.b_args) if function is not None else ()
@@ -250,13 +242,12 @@ class _Ending(NamedTuple):
     epilogue: Pointwise | None
     aux: tuple[AuxRead, ...]
     results: tuple[tuple[torch.dtype, int], ...]  # types and bases
-    in_place: bool  # whether D's values take the place of the sums
 
 
 def result_stage(
-    contraction: Contraction, form: GettForm, scaled: bool, added: bool, weighted: bool, *, in_place: bool = False
+    contraction: Contraction, form: GettForm, scaled: bool, added: bool, weighted: bool
 ) -> GettStage | None:
-    """The epilogue of sums; None where they are stored as they are. `in_place`: the sums are D itself."""
+    """The epilogue of sums; None where they are stored as they are."""
     d, algebra = contraction.d.dtype, contraction.algebra
     if form.real_parts:
         d = d.to_real()
@@ -276,7 +267,6 @@ def result_stage(
             contraction.epilogue,
             aux_reads(contraction, contraction.epilogue_args if contraction.epilogue is not None else ()),
             ((d, params.D_BASE), *outputs),
-            in_place,
         )
     )  # fmt: skip
 
@@ -311,13 +301,11 @@ def _result(ending: _Ending) -> GettStage:
     values = [value]
     if ending.epilogue is not None:
         values = inlined(writer, ending.epilogue, [value, *extra])
-    # Through one pointer where it is one memory: with two LLVM would have to assume that stores change later loads.
-    places = [0 if ending.in_place else None, *[None] * (len(values) - 1)]
-    for result, (dtype, _), place in zip(values, ending.results, places, strict=True):
-        loop.write(result, dtype, place)
+    for result, (dtype, _) in zip(values, ending.results, strict=True):
+        loop.write(result, dtype)
     reads = [(ending.addend.itemsize, params.C_BASE)] if ending.addend is not None else []
     reads += [each.entry for each in (*ending.c_aux, *ending.aux)]
-    writes = tuple((dtype.itemsize, base) for dtype, base in ending.results[1 if ending.in_place else 0 :])
+    writes = tuple((dtype.itemsize, base) for dtype, base in ending.results)
     return GettStage(compiled(loop.source), ending.compute.itemsize, tuple(reads), writes, loop.constants)
 
 

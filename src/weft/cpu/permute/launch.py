@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from weft.cpu.gett.family import LOADABLE
-from weft.cpu.gett.stages import Held, StageSource, function_fault, words_of
+from weft.cpu.gett.stages import GettStage, Held, StageSource, function_fault, words_of
 from weft.cpu.host import HUGE, PlanWords, WordsLaunch, advise, reach, scalar_words, whole_lines
 from weft.cpu.jit import compiled, kernel_source
 from weft.cpu.level import vector_bytes
@@ -28,14 +28,6 @@ from weft.spec.dtypes import dtype_name
 from weft.spec.permutation import Permutation, scaling_type
 
 
-class PermuteStage(NamedTuple):
-    """A compiled stage: reads X's values, then C's; writes D's, over X's where they have one size."""
-
-    address: int
-    in_place: bool
-    constants: bytes  # of its function
-
-
 class Values(NamedTuple):
     """The types, function and scaling that the code of a stage depends on."""
 
@@ -45,6 +37,10 @@ class Values(NamedTuple):
     conjugate: bool = False
     scaled: bool = False
     added: bool = False
+
+    @property
+    def in_place(self) -> bool:
+        return self.x.itemsize == self.d.itemsize
 
     @classmethod
     def of(cls, permutation: Permutation) -> Values:
@@ -63,7 +59,8 @@ def fault(values: Values) -> str | None:
 
 
 @lru_cache(maxsize=512)
-def stage(values: Values) -> PermuteStage:
+def stage(values: Values) -> GettStage:
+    """A compiled stage: reads X's values, then C's; writes D's, over X's where they have one size."""
     loop = StageSource(values.x, (PLAN - ALPHA, CONSTANTS))
     writer, found = loop.writer, loop.value
     c = loop.read(values.d) if values.added else None
@@ -77,9 +74,8 @@ def stage(values: Values) -> PermuteStage:
         if c is not None:
             total += f" + {loop.scalar('beta', 2, scale).name} * {writer.cast(c.name, c.dtype, scale)}"
         found = Held(writer.typed(total, scale), scale)
-    in_place = values.x.itemsize == values.d.itemsize
-    loop.write(found, values.d, 0 if in_place else None)
-    return PermuteStage(compiled(loop.source), in_place, loop.constants)
+    loop.write(found, values.d, 0 if values.in_place else None)
+    return GettStage(compiled(loop.source), values.x.itemsize, constants=loop.constants)
 
 
 _Words = ctypes.c_int64 * params.CALL_WORDS
@@ -166,8 +162,9 @@ class CpuPermuteLaunch(WordsLaunch):
         p, q, run = cut.p.longest, cut.q.longest, cut.run.longest
         words[params.WORKSPACE] = 8 * len(cut.outer) + 2 * LINE
         if not permutation.is_move:
-            found = stage(Values.of(permutation))
-            words[params.STAGE], words[params.IN_PLACE] = found.address, found.in_place
+            values = Values.of(permutation)
+            found = stage(values)
+            words[params.STAGE], words[params.IN_PLACE] = found.address, values.in_place
             words[params.CONSTANTS] = self._plan.keep(words_of(found.constants))
             words[params.WHOLE_ROWS] = cut.whole_rows
             size = whole_lines(p * q * run * max(cut.x_size, cut.d_size))
