@@ -23,6 +23,7 @@ from weft.compiled.cascades import planned_cascade, spelled_cascade, sums_of_cas
 from weft.compiled.contraction import spelled, spelled_options, spelled_plan, steps_of_einsum, types_seen
 from weft.compiled.moves import move_of_options, spelled_move, spelled_move_plan
 from weft.compiled.operations import CASCADE, CONTRACT, CONTRACT_OUT, PERMUTE, PERMUTE_OUT
+from weft.compiled.text import announce_flops
 from weft.errors import DTypeError, FunctionError, ShapeError
 from weft.networks.many import first_in
 from weft.networks.public import einsum as public_einsum
@@ -73,6 +74,7 @@ def contraction(
 ) -> Any:  # fmt: skip
     """`weft.contract` of options that are read. Dynamo does not read it."""
     stored, kind = ((a.dtype, a.dim()), (b.dtype, b.dim())), a.device.type
+    announce_flops()
     with outside_tracing():
         spell = undisturbed(spelled_options)
         text, structure = spell(equation, stored, kind, options, c is not None, return_arg, validate)

@@ -38,7 +38,6 @@ def has_text(kind: Kind) -> Kind:
 
 def text_of(call: Any) -> str:
     """The text of what describes a call, whose functions are traced, or were read from a text."""
-    announce_flops()
     return json.dumps(_data(call), sort_keys=True, separators=(",", ":"))
 
 
