@@ -55,6 +55,7 @@ def contract(
     algebra = _parts(options.get("algebra", "plus_times"))
     several = out is not None and isinstance(out, (tuple, list))
     types = None if out is None else tuple([place.dtype for place in out]) if several else out.dtype
+    announce_flops()
     # Dynamo guards on all that is read here: nothing is that need not be.
     stored, kind = ((a.dtype, a.dim()), (b.dtype, b.dim())), a.device.type
     own = isinstance(algebra, tuple)
@@ -233,6 +234,7 @@ def cascade(equation: Any, a: Any, b: Any, c: Any, keywords: dict[str, Any]) -> 
 
 def traced_cascade(equation: Any, a: Any, b: Any, c: Any, keywords: dict[str, Any]) -> Any:
     """`weft.cascade`, whose function dynamo has read where it reads the call."""
+    announce_flops()
     given, operands, said = _apart(keywords, "between")
     tensors = [a, b] if c is None else [a, b, c]
     stored = tuple([(each.dtype, each.dim()) for each in tensors])

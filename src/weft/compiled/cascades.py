@@ -20,16 +20,7 @@ from weft.base.describe import describe_call
 from weft.cascades.notation import CascadeNotation, extents_of
 from weft.cascades.public import autocast_type, described, planned_of
 from weft.compiled.captured import constant_of_graph, function_of
-from weft.compiled.text import (
-    Stored,
-    announce_flops,
-    check_backend_of,
-    has_text,
-    read,
-    settled_algebra,
-    stand_in,
-    text_of,
-)
+from weft.compiled.text import Stored, check_backend_of, has_text, read, settled_algebra, stand_in, text_of
 from weft.errors import call_context
 from weft.fn.pointwise import RecordedFunction
 from weft.planner.options import Options
@@ -185,7 +176,6 @@ def spelled_cascade(
     """
     from weft.cascades.plan import CascadePlan  # with all that runs it: with the first call, not with weft
 
-    announce_flops()
     with outside_tracing(), call_context(lambda: describe_call("cascade", equation)):
         keywords = dict(options)
         alpha = read_real("alpha", keywords.pop("alpha", 1.0))

@@ -24,17 +24,7 @@ from weft.base.cached import cached_property
 from weft.base.describe import describe_call
 from weft.base.figures import counted
 from weft.compiled.captured import constant_of_graph, function_of, undisturbed
-from weft.compiled.text import (
-    Stored,
-    announce_flops,
-    backend_of,
-    check_backend_of,
-    has_text,
-    lies,
-    settled_algebra,
-    stand_in,
-    text_of,
-)
+from weft.compiled.text import Stored, backend_of, check_backend_of, has_text, lies, settled_algebra, stand_in, text_of
 from weft.engine.calls import CALLS, present
 from weft.errors import DTypeError, ShapeError, call_context
 from weft.machine.counts import contraction_work
@@ -179,7 +169,6 @@ def spelled(
     each. `out_types`: those of the places for the results, if any. `added`: whether there is a C. Dynamo runs it once,
     while it reads the code.
     """
-    announce_flops()
     keywords = {**dict(options), **dict(zip(HOOKS, map(function_of, functions), strict=True))}
     keywords["algebra"] = algebra_of(algebra)
     return undisturbed(_written)(equation, stored, kind, operands, keywords, out_types, added, return_arg)

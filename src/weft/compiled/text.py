@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from weft.algebra import NAMED, Algebra, find
 from weft.cascades.notation import CascadeNotation
+from weft.compiled.captured import constant_of_graph
 from weft.fn import portable, trace
 from weft.planner.options import Options
 from weft.planner.request import Request
@@ -141,6 +142,7 @@ _COUNTER = "torch.utils.flop_counter"
 _TIMES = {"contract": 1, "contract_out": 1, "cascade": 1, "cascade_backward": 3}
 
 
+@constant_of_graph
 def announce_flops() -> None:
     """Tell torch's flop counter of weft's operations, where it is there: its import takes a quarter of a second.
 
