@@ -106,6 +106,16 @@ def test_an_infinity_of_a_complex_sum_stays_one(dtype: torch.dtype) -> None:
     x = torch.ones(60, 40, dtype=dtype)
     x[3, 5] = torch.inf
     assert weft.einsum("ij->j", x)[5] == x.sum(0)[5] == torch.inf
+    one, three = torch.ones((), dtype=dtype), torch.full((), 3, dtype=dtype)
+    for equation, place in (("ij,->j", 5), ("ij,->i", 3), ("ij,->", ())):
+        expected, target = x.sum([at for at, label in enumerate("ij") if label not in equation[4:]]), Target("cpu")
+        contraction = weft.plan(equation, x, three, backend="reference").contraction
+        for x_at, y_at, nest in nests(contraction):
+            schedule = StreamSchedule(x_at, y_at, 1, room(nest, types_of(contraction)))
+            for number, alpha in ((one, 1), (three, 2)):
+                d = torch.full_like(expected, torch.nan)
+                family.build(contraction, schedule, target)(x, number, None, d, alpha, 0)
+                assert d[place] == expected[place] == torch.inf
 
 
 @pytest.mark.parametrize(

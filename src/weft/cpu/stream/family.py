@@ -27,6 +27,7 @@ from weft.spec.dtypes import REAL_OF
 NAME = "stream"
 MOST_REUSE = 6  # multiply-adds for each item of A, B and D
 SMALL = 100_000  # products up to which one thread is as quick as two
+_AS_PARTS = 1.1  # times of complex numbers that real parts may take as predicted: their vectors take two thirds
 _OVERLAP = 0.75  # of the shorter of arithmetic and memory's work that the longer one hides
 _START = 32  # bytes that memory could have moved while a run of neighbours begins, as it does for runs of 16 or less
 
@@ -54,9 +55,13 @@ def _reuse(contraction: Contraction) -> float:
 
 
 def schedules(contraction: Contraction, target: Target) -> Candidates:
-    real = in_parts(contraction)  # wherever there are parts: an infinity times a complex one would be no number
-    found = best_schedule(contraction if real is None else real, max(target.processors, 1))
-    return Candidates((replace(found, in_parts=real is not None),))
+    threads = max(target.processors, 1)
+    found = best_schedule(contraction, threads)
+    if (real := in_parts(contraction)) is not None:
+        parts = replace(best_schedule(real, threads), in_parts=True)
+        if predict(contraction, parts, target) < _AS_PARTS * predict(contraction, found, target):
+            found = parts
+    return Candidates((found,))
 
 
 def predict(contraction: Contraction, schedule: StreamSchedule, target: Target) -> float:

@@ -66,6 +66,20 @@ def store_sum(base, index, value, held):
 
 
 @by_type
+def scaled(value, factor):
+    """A value times a number. A real one scales both parts of a complex value, so that an infinity stays one."""
+    if not isinstance(factor, types.Complex):
+        return lambda value, factor: value * factor
+
+    def times(value, factor):
+        if factor.imag == 0:
+            return complex(value.real * factor.real, value.imag * factor.real)
+        return value * factor
+
+    return times
+
+
+@by_type
 def sum_size(held):
     """Bytes of a sum of such values."""
     size = wide(held).bitwidth // 8
@@ -111,7 +125,7 @@ def total_of(a, n, kind, held):
 @inner
 def add_scaled(sums, a, factor, n, kind, held):
     for i in range(n):
-        store_sum(sums, i, load_sum(sums, i, held) + load(a, i, kind, held) * factor, held)
+        store_sum(sums, i, load_sum(sums, i, held) + scaled(load(a, i, kind, held), factor), held)
 
 
 @inner
@@ -124,15 +138,15 @@ def add_products(sums, a, b, n, kind, held):
 @inner
 def add_four_scaled(sums, a, step, f0, f1, f2, f3, n, kind, held):
     for i in range(n):
-        total = load(a, i, kind, held) * f0 + load(a + step, i, kind, held) * f1
-        total += load(a + 2 * step, i, kind, held) * f2 + load(a + 3 * step, i, kind, held) * f3
+        total = scaled(load(a, i, kind, held), f0) + scaled(load(a + step, i, kind, held), f1)
+        total += scaled(load(a + 2 * step, i, kind, held), f2) + scaled(load(a + 3 * step, i, kind, held), f3)
         store_sum(sums, i, load_sum(sums, i, held) + total, held)
 
 
 @inner
 def write_scaled(d, a, factor, n, kind, held, to):
     for i in range(n):
-        store(d, i, load(a, i, kind, held) * factor, to, held)
+        store(d, i, scaled(load(a, i, kind, held), factor), to, held)
 
 
 @inner
@@ -186,7 +200,7 @@ def sum_rows(plan, sums, a, a_step, b, b_step, spread, p, q, kind, held):
         if spread:
             found = dot(a + j * a_step, b + j * b_step, p, kind, held)
         else:
-            found = total_of(a + j * a_step, p, kind, held) * load(b + j * b_step, 0, kind, held)
+            found = scaled(total_of(a + j * a_step, p, kind, held), load(b + j * b_step, 0, kind, held))
         store_sum(sums, j * step, load_sum(sums, j * step, held) + found, held)
 
 
@@ -232,7 +246,7 @@ def write_sums(plan, frame, sums, d, turned, p, q, held, to):
         row = sums + j * pitch * sum_size(held)
         if alpha != 1:
             for i in range(p):
-                store_sum(row, i, load_sum(row, i, held) * alpha, held)
+                store_sum(row, i, scaled(load_sum(row, i, held), alpha), held)
         if way == at.ONE_BY_ONE:
             for i in range(p):
                 store(d + i * x_step + j * y_step, 0, load_sum(row, i, held), to, held)
