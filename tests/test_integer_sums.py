@@ -11,7 +11,7 @@ import torch
 import weft
 from support import Backend
 from weft.planner.schedule import Target
-from weft.spec.whole_sums import fits_int32
+from weft.spec.dtypes import fits_int32
 
 BIG = torch.int64
 # The longest sum of the extreme value's squares that int32 holds, by type.

@@ -19,10 +19,10 @@ import torch
 from weft.base.figures import nearest
 from weft.errors import DTypeError, FunctionError, UnsupportedError, WeftError
 from weft.fn import fingerprint, trace
-from weft.fn.algebra import TracedAlgebra
+from weft.fn.algebra import Early, TracedAlgebra, early
 from weft.fn.binding import parameters
-from weft.fn.laws import Early, early
 from weft.fn.triton_function import is_triton_function
+from weft.fn.writer import dtype_name
 
 Binary: TypeAlias = Callable[..., Any]
 Identity: TypeAlias = int | float | complex | str | Callable[[torch.dtype], int | float | complex]
@@ -97,7 +97,7 @@ class Algebra:
         """
         _check_type(dtype)
         if self.requires is not None and (reason := self.requires(dtype)) is not None:
-            raise DTypeError(f"the algebra {self.name} does not work on {_name(dtype)}: {reason}")
+            raise DTypeError(f"the algebra {self.name} does not work on {dtype_name(dtype)}: {reason}")
         combine, reduce = (self._trace(part, dtype) for part in ("combine", "reduce"))
         return TracedAlgebra(combine, reduce, self.identity_in(dtype), self.name)
 
@@ -132,12 +132,12 @@ class Algebra:
                 traced = trace(_of_two(function), (dtype, dtype), names=("q",), hook=hook)
         except FunctionError as error:
             if "not implemented" in str(error.__cause__):  # torch has no such operation for this type
-                raise DTypeError(f"the algebra {self.name} does not work on {_name(dtype)}: {error}") from error
+                raise DTypeError(f"the algebra {self.name} does not work on {dtype_name(dtype)}: {error}") from error
             raise
         if isinstance(traced.result, tuple):
             raise FunctionError(f"{hook}: it returns {len(traced.result)} values, not one")
         if not torch.can_cast(traced.result, dtype):
-            raise DTypeError(f"{hook} returns {_name(traced.result)}, which cannot be used as {_name(dtype)}")
+            raise DTypeError(f"{hook} returns {dtype_name(traced.result)}, which cannot be used as {dtype_name(dtype)}")
         return traced
 
 
@@ -158,7 +158,8 @@ def _of_two(function: Binary) -> Binary:
 
 
 def _check_type(dtype: object) -> None:
-    if not isinstance(dtype, torch.dtype) or _name(dtype).startswith(("q", "bits")):  # quantized, and without numbers
+    named = dtype_name(dtype) if isinstance(dtype, torch.dtype) else "q"
+    if named.startswith(("q", "bits")):  # quantized, and without numbers
         raise DTypeError(f"the values of an algebra are of a torch dtype that holds numbers, not {dtype!r}")
 
 
@@ -166,7 +167,7 @@ def _extreme(which: str, dtype: torch.dtype) -> int | float | bool:
     if which not in ("lowest", "highest"):
         raise DTypeError(f"the identity {which!r} is neither a number nor 'lowest' nor 'highest'")
     if dtype.is_complex:
-        raise DTypeError(f"{_name(dtype)} has no {which} value")
+        raise DTypeError(f"{dtype_name(dtype)} has no {which} value")
     if dtype is torch.bool:
         return which == "highest"
     if dtype.is_floating_point:
@@ -175,7 +176,7 @@ def _extreme(which: str, dtype: torch.dtype) -> int | float | bool:
 
 
 def _fitting(value: Any, dtype: torch.dtype, name: str) -> int | float | complex | bool:
-    refused = DTypeError(f"the identity {value!r} of {name} does not fit {_name(dtype)}")
+    refused = DTypeError(f"the identity {value!r} of {name} does not fit {dtype_name(dtype)}")
     if dtype.is_complex:
         return complex(value)
     if isinstance(value, complex):
@@ -191,10 +192,6 @@ def _fitting(value: Any, dtype: torch.dtype, name: str) -> int | float | complex
     if not torch.iinfo(dtype).min <= value <= torch.iinfo(dtype).max:
         raise refused
     return int(value)
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 # -- the ready ones ----------------------------------------------------------------------------------------------------

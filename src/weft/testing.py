@@ -17,8 +17,10 @@ from weft.base.memory import check_room
 from weft.errors import DTypeError, ShapeError, UnsupportedError
 from weft.oracle.bounds import expectation as _expectation
 from weft.oracle.judgement import distance, judged, unwritten
+from weft.oracle.problem import flat, random_values, span
 from weft.oracle.reference import Equation, wide
 from weft.oracle.rounding import epsilon
+from weft.spec import Layout
 from weft.spec.arguments import reads
 
 LAYOUTS = ("contiguous", "permuted", "padded", "strided", "offset", "expanded", "overlapping")
@@ -121,8 +123,7 @@ def poisoned(
     if strides is None:
         strides, at = layout_strides(shape, layout)
     _check_lying(shape, strides)
-    reach = sum(stride * (extent - 1) for stride, extent in zip(strides, shape, strict=True)) + 1
-    elements = 2 * _GUARD + at + (0 if 0 in shape else reach)
+    elements = 2 * _GUARD + at + span(Layout(shape, strides, dtype))
     poison = unwritten(dtype)
     size = dtype.itemsize
     check_room(torch.device(device), 2 * elements * size)
@@ -162,16 +163,11 @@ def random_operand(
     tensor = poisoned(shape, dtype, layout=layout, device=device).tensor
     generator = torch.Generator(device).manual_seed(seed)
     # Fill the memory and not the indices: where those overlap, each address must get one value.
-    if layout in ("expanded", "overlapping") and tensor.numel():
-        reach = sum(stride * (extent - 1) for stride, extent in zip(tensor.stride(), shape, strict=True)) + 1
-        target = tensor.as_strided((reach,), (1,), tensor.storage_offset())
-    else:
-        target = tensor
-    target.copy_(_random_values(tuple(target.shape), dtype, generator, integers))
+    target = flat(tensor) if layout in ("expanded", "overlapping") else tensor
+    target.copy_(random_values(target.shape, dtype, generator, integers))
     return tensor
 
 
-@reads("testing.layout_strides")
 @reads("testing.layout_strides")
 def layout_strides(shape: tuple[int, ...], layout: str) -> tuple[tuple[int, ...], int]:
     """Strides and offset in elements.
@@ -206,23 +202,7 @@ def layout_strides(shape: tuple[int, ...], layout: str) -> tuple[tuple[int, ...]
 
 
 def _row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(math.prod(max(extent, 1) for extent in shape[i + 1 :]) for i in range(len(shape)))
-
-
-def _random_values(
-    shape: tuple[int, ...], dtype: torch.dtype, generator: torch.Generator, integers: bool
-) -> torch.Tensor:
-    device = generator.device
-    if dtype is torch.bool:
-        return torch.randint(0, 2, shape, generator=generator, device=device)
-    if integers or not (dtype.is_floating_point or dtype.is_complex):
-        low = 0 if dtype is torch.uint8 else -3
-        parts = [torch.randint(low, 4, shape, generator=generator, device=device) for _ in range(2)]
-        return torch.complex(parts[0].double(), parts[1].double()) if dtype.is_complex else parts[0]
-    work = torch.complex64 if dtype.is_complex else torch.float32
-    if dtype in (torch.float64, torch.complex128):
-        work = dtype
-    return torch.randn(shape, dtype=work, generator=generator, device=device)
+    return Layout.contiguous(shape, torch.uint8).strides
 
 
 @reads("testing.check_algebra")

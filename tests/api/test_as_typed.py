@@ -22,8 +22,7 @@ from weft.api.keywords import (
     Specialize,
     Tune,
 )
-from weft.planner.options import OF_NAME, OPTIONS, TAKEN, Option, Options
-from weft.planner.planner import SPECIALIZE, TUNE
+from weft.planner.options import OF_NAME, OPTIONS, SPECIALIZE, TAKEN, TUNE, Option, Options
 from weft.planner.request import HOOKS
 from weft.planner.target import BACKENDS
 from weft.spec.dtypes import PRECISIONS

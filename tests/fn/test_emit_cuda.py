@@ -12,9 +12,8 @@ from fn.compiled_cuda import HOST, library
 from fn.function_cases import CASES, wrong_elements
 from weft.errors import UnsupportedError
 from weft.fn import Pointwise, trace
-from weft.fn.cuda.prelude import conversions
-from weft.fn.cuda.writer import CudaWriter, loading, stored_type
-from weft.fn.inliner import inlined
+from weft.fn.cuda import CudaWriter, conversions, loading, stored_type
+from weft.fn.pointwise import inlined
 from weft.fn.writer import SHORT, Held
 
 N = 512

@@ -34,7 +34,7 @@ def run(function: Pointwise, *tensors: torch.Tensor) -> torch.Tensor:
     """The function's results, over poison."""
     from weft.cpu.gett.stages import StageSource, words_of
     from weft.cpu.jit import compiled
-    from weft.fn.inliner import inlined
+    from weft.fn.pointwise import inlined
 
     assert isinstance(function.result, torch.dtype)
     out = torch.full((N,), 77).to(function.result)

@@ -17,7 +17,7 @@ from weft.fn import Pointwise, trace
 triton = pytest.importorskip("triton")
 tl = pytest.importorskip("triton.language")
 
-from weft.fn.triton import device_elu  # noqa: E402  (needs Triton)
+from weft.fn.triton import device_math  # noqa: E402  (needs Triton)
 
 N = 1 << 15
 DEVICES = [pytest.param("cpu", id="interpreter"), pytest.param("cuda", id="gpu", marks=pytest.mark.gpu)]
@@ -184,7 +184,7 @@ def test_an_elu_of_every_half_value_bears_an_exponential_that_is_off(dtype: torc
 
 def _constant(pattern: str) -> float:
     """A number of the ELU's instructions."""
-    (bits,) = re.findall(pattern, device_elu._TWO)
+    (bits,) = re.findall(pattern, device_math._TWO)
     return struct.unpack(">f", bytes.fromhex(bits))[0]
 
 

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from weft.fn import Pointwise, trace
-from weft.fn.triton.padding import masked_operands, padding_adds_nothing
+from weft.fn.pointwise import masked_operands, padding_adds_nothing
 
 
 def traced(fn: Callable[..., Any] | None) -> Pointwise | None:

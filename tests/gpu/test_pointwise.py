@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from weft.fn import trace
-from weft.fn.inliner import inlined
+from weft.fn.pointwise import inlined
 from weft.gpu.common.cubin import Cubin
 from weft.gpu.pointwise import launch, nvrtc
 from weft.gpu.pointwise.form import Passage, PassTensor, Step, passage

@@ -25,7 +25,7 @@ GENERAL = [case for case in cases.general() if case.work <= 1 << 16]
 
 
 def all_coordinates(problem: Problem) -> torch.Tensor:
-    extents = [mode.extent for mode in result_modes(problem)]
+    extents = [mode.extent for mode in result_modes(problem.description)]
     return every_index(extents, 0, torch.Size(extents).numel(), CPU)
 
 
@@ -43,7 +43,7 @@ def test_every_element_is_what_the_reference_says(case: Case) -> None:
     operands = problem.operands(1)
     problem.call(reference_plan(case)._first().launch)(*operands)
     (there,) = expected(problem, operands, all_coordinates(problem))
-    have = flat(operands.d)[offsets(result_modes(problem), all_coordinates(problem), 3)]
+    have = flat(operands.d)[offsets(result_modes(problem.description), all_coordinates(problem), 3)]
     assert not bool(off(there, have).any())
     assert bool(there.bound.isfinite().any())
 
@@ -84,9 +84,9 @@ def test_permutations(dtype: torch.dtype, added: bool) -> None:
     operands = problem.operands(1)
     (there,) = expected(problem, operands, all_coordinates(problem))
     problem.call(plan._first().launch)(*operands)
-    have = flat(operands.d)[offsets(result_modes(problem), all_coordinates(problem), 3)]
+    have = flat(operands.d)[offsets(result_modes(problem.description), all_coordinates(problem), 3)]
     assert not bool(off(there, have).any())
-    moved = flat(operands.d)[offsets(result_modes(problem), all_coordinates(problem).roll(1, 0), 3)]
+    moved = flat(operands.d)[offsets(result_modes(problem.description), all_coordinates(problem).roll(1, 0), 3)]
     assert bool(off(there, moved).any())
 
 
@@ -106,7 +106,7 @@ def test_operands_coordinates_and_further_outputs(dtype: torch.dtype) -> None:
     found = expected(problem, operands, all_coordinates(problem))
     assert len(found) == 2
     for (at, tensor), there in zip(problem.results(operands), found, strict=True):
-        have = flat(tensor)[offsets(result_modes(problem), all_coordinates(problem), at)]
+        have = flat(tensor)[offsets(result_modes(problem.description), all_coordinates(problem), at)]
         assert not bool(off(there, have).any())
         assert bool(off(there, have + 1).all())
 
@@ -131,7 +131,7 @@ def test_algebras(algebra: str, dtype: torch.dtype, added: bool) -> None:
     operands = problem.operands(1)
     problem.call(plan._first().launch)(*operands)
     (there,) = expected(problem, operands, all_coordinates(problem))
-    have = flat(operands.d)[offsets(result_modes(problem), all_coordinates(problem), 3)]
+    have = flat(operands.d)[offsets(result_modes(problem.description), all_coordinates(problem), 3)]
     assert not bool(off(there, have).any())
     assert bool(off(there, have ^ True if dtype is torch.bool else have + 1).all())
 

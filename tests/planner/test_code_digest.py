@@ -12,7 +12,7 @@ import torch
 import weft
 from weft.api.describe import choice_for, hypothetical
 from weft.machine.store import Store
-from weft.planner import code_digest
+from weft.planner import keys
 from weft.planner import tuned as tuned_schedules
 from weft.planner.planner import Choice
 from weft.planner.registry import FAMILIES, PERMUTATION_FAMILIES
@@ -30,20 +30,20 @@ def copied(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     """A copy of weft's code, which digests are made of."""
     copy = tmp_path / "weft"
     shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__", "data"))
-    monkeypatch.setattr(code_digest, "_PACKAGE", copy)
+    monkeypatch.setattr(keys, "_PACKAGE", copy)
     monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(tuned_schedules, "here", lambda target: True)
     monkeypatch.setattr(tuned_schedules, "environment", lambda target: {"name": target.name})
-    code_digest.of_family.cache_clear()
+    keys.of_family.cache_clear()
     yield copy
-    code_digest.of_family.cache_clear()
+    keys.of_family.cache_clear()
 
 
 def edit(file: Path) -> None:
     """Change code, as the next process would find it."""
     assert file.is_file(), file
     file.write_text(file.read_text() + "\n# changed\n")
-    code_digest.of_family.cache_clear()
+    keys.of_family.cache_clear()
 
 
 def store_first_of(choice: Choice, family: str) -> None:
@@ -70,7 +70,7 @@ def on_a_gpu(family: str) -> Choice:
         (GETT, "gpu/gett/family.py"),
         (GETT, "gpu/common/launch.py"),
         (GETT, "gpu/common/device.py"),
-        (GETT, "fn/triton/lowering.py"),
+        (GETT, "fn/triton/activations.py"),
         (GETT, "fn/pointwise.py"),
         (SPECIALIZED, "gpu/warp_specialized/roles.py"),
         (SPECIALIZED, "gpu/warp_specialized/views.py"),
@@ -107,7 +107,7 @@ def test_editing_another_family_leaves_it(copied: Path, file: str) -> None:
     [
         ("cpu/gett/layout.py", False),
         ("fn/pointwise.py", False),
-        ("fn/triton/lowering.py", True),
+        ("fn/triton/activations.py", True),
         ("gpu/gett/kernel.py", True),
     ],
 )
@@ -125,6 +125,6 @@ def test_on_the_cpu(copied: Path, file: str, kept: bool) -> None:
 
 @pytest.mark.parametrize("module", sorted({*sum(FAMILIES.values(), ()), *sum(PERMUTATION_FAMILIES.values(), ())}))
 def test_every_family_has_its_own_file_among_its_code(module: str) -> None:
-    files = code_digest.code_of(module)
+    files = keys.code_of(module)
     assert PACKAGE.parent.joinpath(*module.split(".")).with_suffix(".py") in files
     assert len(set(files)) == len(files)

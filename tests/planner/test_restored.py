@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import weft
+from weft.planner.keys import serialize_schedule
 from weft.planner.planner import choose
-from weft.planner.restored import restored
 from weft.planner.schedule import Target
-from weft.planner.serialization import serialize_schedule
+from weft.planner.tuned import restored
 
 pytest.importorskip("triton")
 

@@ -10,7 +10,7 @@ import torch
 
 import weft
 from tune_problems import choice_of, described
-from weft.planner.serialization import NotSerializable, serialize_description, serialize_schedule
+from weft.planner.keys import NotSerializable, serialize_description, serialize_schedule
 from weft.spec import Layout
 
 BASE = {"equation": "ecb,bd->dce", "shapes": ((30, 20, 7), (7, 25))}

@@ -25,7 +25,7 @@ from weft.planner.request import Request, Results
 from weft.planner.schedule import Scalar
 from weft.plans.derivatives import any_tensor, asked, differentiable
 from weft.plans.known_call import KnownCall
-from weft.spec.whole_sums import result_types
+from weft.spec.dtypes import result_types
 
 FEW = 1 << 15  # elements of a tensor, or pairs of another algebra, of which copies cost less than a call does
 PATIENCE = 8  # calls before one is written anew

@@ -14,8 +14,8 @@ from weft.cascades.frame import CascadeFrame
 from weft.cascades.lowering import number_of
 from weft.cascades.program import CascadeProgram, CascadeTarget
 from weft.cascades.step import PeakText, SumText
-from weft.fn.body import deciding
 from weft.fn.derivative import pull, recorded
+from weft.fn.graphs import deciding
 from weft.fn.pointwise import Pointwise, RecordedFunction
 from weft.fn.reductions import is_reduction
 

@@ -18,7 +18,7 @@ from weft.cascades.between import Between
 from weft.cascades.frame import Box, CascadeFrame
 from weft.cascades.lowering import PEAK
 from weft.cascades.program import CascadeProgram, CascadeTarget
-from weft.fn.backward_rules import IN_PLACE_OF
+from weft.fn.decompositions import IN_PLACE_OF
 from weft.fn.reductions import is_reduction
 from weft.spec import Label
 

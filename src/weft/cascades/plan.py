@@ -37,7 +37,7 @@ from weft.cascades.whole import WholeWriter
 from weft.engine.calls import Calls
 from weft.errors import ArgumentError, DTypeError, UnsupportedError, call_context
 from weft.fn.fingerprint import fingerprint
-from weft.fn.watched import Watched
+from weft.fn.trace import Watched
 from weft.gpu.common.driver import made_aside
 from weft.planner.options import Options
 from weft.planner.promotion import begins_with_library

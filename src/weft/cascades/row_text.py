@@ -20,8 +20,8 @@ from weft.cascades.program import CascadeTarget
 from weft.cascades.sweeps import NotInRows, Sweep, Sweeps
 from weft.cpu import row_call
 from weft.cpu.gett.stages import HEAD, memory_functions
-from weft.fn.inliner import inlined
 from weft.fn.numba.writer import NumbaWriter
+from weft.fn.pointwise import inlined
 from weft.fn.writer import Held
 
 #: Words of a call: tasks are stretches of boxes; `MULTIPLY` is the address of BLAS.

@@ -15,9 +15,9 @@ from weft.errors import UnsupportedError, WeftError
 from weft.machine.stamp import device_stamp
 from weft.machine.statistics import Interval, mean_ratio
 from weft.planner import tuned as tuned_schedules
+from weft.planner.keys import NotSerializable, digest, serialize_description
 from weft.planner.planner import Choice, choose
 from weft.planner.schedule import Description, Target
-from weft.planner.serialization import NotSerializable, digest, serialize_description
 from weft.planner.validity import now
 from weft.spec import Layout
 from weft.spec.contraction import output_shape

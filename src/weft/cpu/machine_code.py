@@ -24,7 +24,7 @@ from weft.cpu.level import host_level
 from weft.machine import pack
 from weft.machine.folder import Folder
 from weft.machine.store import Store, as_text, fields_of, from_text
-from weft.planner.code_digest import of_files
+from weft.planner.keys import of_files
 
 MOST = 2048  # functions that are kept for one state of the software; what was longest unused goes first
 STATES = 8  # of the software that functions are kept for

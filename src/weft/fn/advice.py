@@ -6,8 +6,6 @@ import linecache
 import os
 import sys
 import traceback
-from collections.abc import Iterator
-from types import CodeType, FrameType
 
 import torch
 
@@ -76,7 +74,9 @@ def user_line(entry: str, error: BaseException | None = None) -> str:
     is neither of this room, of torch, nor generated. The frame of this room named `entry` called the user's function:
     reaching it first means that the function is a built-in.
     """
-    for code, number in _frames_of(error) if error else _running_frames():
+    running = traceback.walk_stack(sys._getframe(1))
+    for frame, number in reversed([*traceback.walk_tb(error.__traceback__)]) if error else running:
+        code = frame.f_code
         own = code.co_filename.startswith(_OWN_FOLDER)
         if own and code.co_name == entry:
             return ""
@@ -85,18 +85,6 @@ def user_line(entry: str, error: BaseException | None = None) -> str:
             shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]} ..."
             return f" ({os.path.basename(code.co_filename)}:{number}{': ' if text else ''}{shown})"
     return ""
-
-
-def _running_frames() -> Iterator[tuple[CodeType, int]]:
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        yield frame.f_code, frame.f_lineno
-        frame = frame.f_back
-
-
-def _frames_of(error: BaseException) -> Iterator[tuple[CodeType, int]]:
-    frames = [(frame.f_code, number) for frame, number in traceback.walk_tb(error.__traceback__)]
-    return reversed(frames)
 
 
 def translated(error: Exception, hook: str, entry: str) -> FunctionError:

@@ -14,7 +14,10 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
+
+from weft.errors import UnsupportedError
+from weft.fn.graphs import name_of, output_of, results_of, run
 
 Real = Any  # a tensor or a Python number
 
@@ -25,8 +28,6 @@ class Pair(NamedTuple):
 
 
 Operation = Callable[..., Any]  # of pairs, real values and Python numbers
-
-REAL_OF = {torch.complex32: torch.float16, torch.complex64: torch.float32, torch.complex128: torch.float64}
 
 
 def as_pair(value: Any) -> Pair:
@@ -127,7 +128,7 @@ def _full(like: Any, number: Any = None, dtype: torch.dtype | None = None) -> Pa
     if number is None:
         return filled
     template = as_pair(like).re
-    kind = REAL_OF.get(dtype, template.dtype) if dtype is not None else template.dtype
+    kind = dtype.to_real() if dtype is not None and dtype.is_complex else template.dtype
     return Pair(*(torch.full_like(template, part, dtype=kind) for part in filled))
 
 
@@ -268,3 +269,46 @@ OPERATIONS: dict[str, Operation] = {
     ),
     "tanh": _tanh, "tan": _turned(_tanh), "atanh": _atanh, "atan": _turned(_atanh),
 }  # fmt: skip
+
+
+def split_complex(graph: fx.Graph) -> Callable[..., Any]:
+    """The graph as a function of real values. Each complex input becomes two: its real part, then its imaginary part.
+
+    A complex result becomes two results in the same order. Raises `UnsupportedError` for an operation that has no
+    real form here.
+    """
+    for node in graph.nodes:
+        if node.op == "call_function" and any(each.meta["dtype"].is_complex for each in (node, *node.all_input_nodes)):
+            _operation_of(node)
+
+    def of_parts(*parts: Tensor) -> Any:
+        given = iter(parts)
+        complexes = [node.meta["dtype"].is_complex for node in graph.nodes if node.op == "placeholder"]
+        values = run(graph, [Pair(next(given), next(given)) if both else next(given) for both in complexes], _computed)
+        pairs = zip(results_of(graph), values, strict=True)
+        found = tuple([part for node, value in pairs for part in _yielded(value, node.meta["dtype"], parts[0])])
+        return found if len(found) > 1 or isinstance(output_of(graph), tuple) else found[0]
+
+    return of_parts
+
+
+def _yielded(value: Any, dtype: torch.dtype, like: Tensor) -> list[Tensor]:
+    """A real value, or both parts of a complex one, in the type that torch gives the result."""
+    parts = as_pair(value) if dtype.is_complex else (value,)
+    return [as_tensor(part, like, dtype.to_real()) for part in parts]
+
+
+def _computed(node: fx.Node, args: Any, kwargs: Any) -> Any:
+    dtype = node.meta["dtype"]
+    if not dtype.is_complex and not any(isinstance(value, Pair) for value in (*args, *kwargs.values())):
+        return node.target(*args, **kwargs)  # type: ignore[operator]
+    value = _operation_of(node)(*args, **{key: each for key, each in kwargs.items() if key in ("alpha", "dtype")})
+    if not dtype.is_complex:
+        return value
+    return Pair(*(part.to(dtype.to_real()) if isinstance(part, Tensor) else part for part in as_pair(value)))
+
+
+def _operation_of(node: fx.Node) -> Operation:
+    if name_of(node) not in OPERATIONS:
+        raise UnsupportedError(f"{name_of(node)} of complex values does not run on the GPU yet")
+    return OPERATIONS[name_of(node)]

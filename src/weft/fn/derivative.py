@@ -15,7 +15,7 @@ from torch import Tensor, fx
 
 from weft.base.arrays import grad_mode, outside_transforms
 from weft.errors import FunctionError
-from weft.fn.backward_rules import BACKWARD, IN_PLACE_OF, SELECTING
+from weft.fn.decompositions import BACKWARD, IN_PLACE_OF, SELECTING
 from weft.fn.graphs import behind, name_of, output_of, run
 from weft.fn.pointwise import Pointwise, RecordedFunction
 from weft.fn.record import record

@@ -24,8 +24,24 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import torch
 
-from weft.fn.reads import NUMBERS, OF_VALUES, PURE_MODULES, UNREAD, Opaque, Step, code_of, number
-from weft.fn.steps import ABSENT, PARTS, cells, held, inherited, items, slot, step
+from weft.fn.reads import (
+    ABSENT,
+    NUMBERS,
+    OF_VALUES,
+    PARTS,
+    PURE_MODULES,
+    UNREAD,
+    Opaque,
+    Step,
+    cells,
+    code_of,
+    held,
+    inherited,
+    items,
+    number,
+    slot,
+    step,
+)
 from weft.fn.triton_function import is_triton_function
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])

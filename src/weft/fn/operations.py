@@ -20,10 +20,10 @@ from typing import Any, NamedTuple
 import torch
 
 from weft.errors import UnsupportedError
-from weft.fn import gelu
-from weft.fn.cuda import lowering as cuda
-from weft.fn.numba import lowering as numba
-from weft.fn.triton import lowering as triton
+from weft.fn import cuda
+from weft.fn.numba import writer as numba
+from weft.fn.triton import activations
+from weft.fn.triton import writer as triton
 from weft.fn.writer import Writer, computing
 
 Lowering = Callable[..., str]
@@ -33,7 +33,7 @@ class OperationRow(NamedTuple):
     """How each language writes an operation, None where it has no code for it, and what it costs on a GPU.
 
     `slots` are issue slots for each element, or two figures for float32: of results that are rounded to half precision
-    at once, and of others; see `weft.fn.triton.issue_cost`.
+    at once, and of others; see `weft.fn.triton.emit`.
     """
 
     triton: Lowering | None
@@ -333,11 +333,11 @@ _truths = partial(_form, kind=torch.bool)
 OPERATIONS: dict[str, OperationRow] = {
     **{name: _row(partial(_called, name), _SLOTS.get(name, MANY)) for name in FUNCTIONS},
     **{name: _row(partial(_rounded, name)) for name in ("floor", "ceil", "trunc")},
-    "expm1": _row(partial(_called, "expm1"), (6.0, 15.0), triton=triton.expm1),
-    "tanh": _row(partial(_called, "tanh"), (10.0, 14.0), triton=triton.tanh),
-    "sigmoid": OperationRow(triton.sigmoid, cuda.sigmoid, numba.sigmoid, (4.0, 13.0)),
-    "elu": OperationRow(triton.elu, cuda.elu, numba.elu, (6.0, 9.0)),
-    "gelu": _row(gelu.gelu, (10.5, 14.0), numba=numba.gelu),
+    "expm1": _row(partial(_called, "expm1"), (6.0, 15.0), triton=activations.expm1),
+    "tanh": _row(partial(_called, "tanh"), (10.0, 14.0), triton=activations.tanh),
+    "sigmoid": OperationRow(activations.sigmoid, cuda.sigmoid, numba.sigmoid, (4.0, 13.0)),
+    "elu": OperationRow(activations.elu, cuda.elu, numba.elu, (6.0, 9.0)),
+    "gelu": _row(activations.gelu, (10.5, 14.0), numba=numba.gelu),
     "add": _wrapping("+", partial(_sum, "+")), "sub": _wrapping("-", partial(_sum, "-")), "rsub": _row(_rsub),
     "mul": _wrapping("*", _form("{x} * {y}", truth="{x} & {y}")),
     # Triton's minus is 0 - x: it loses the sign of zero.

@@ -15,16 +15,14 @@ from torch import fx
 
 from weft.base.cached import cached_property
 from weft.errors import DTypeError, UnsupportedError
-from weft.fn.complex_parts import split_complex
-from weft.fn.graphs import name_of, output_of, results_of
-from weft.fn.identity import canonical
+from weft.fn.complex_pairs import split_complex
+from weft.fn.decompositions import DECOMPOSITIONS
+from weft.fn.graphs import canonical, name_of, output_of, results_of, write, written
 from weft.fn.operations import ELEMENTARY, FUSED
 from weft.fn.record import record
-from weft.fn.triton.activations import DECOMPOSITIONS
 from weft.fn.triton.device_code import jit_function
-from weft.fn.triton.emit import emit
-from weft.fn.triton.issue_cost import issue_cost
-from weft.fn.writer import HALF_TYPES
+from weft.fn.triton.emit import emit, issue_cost
+from weft.fn.writer import HALF_TYPES, BodyWriter, Held
 
 #: Operations of a graph that move or make values and compute nothing.
 _FREE = frozenset({"_to_copy", "copy", "detach", "full_like", "scalar_tensor", "conj_physical", "real", "imag", "view"})
@@ -281,3 +279,44 @@ def _shaped(result: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
     if result.shape == shape:
         return result
     return result.reshape(shape) if result.numel() == 1 and not shape else result.expand(shape)
+
+
+_LARGEST = torch.finfo(torch.float8_e4m3fn).max  # of the narrowest type of products
+
+
+def padding_adds_nothing(a_fn: Pointwise | None, b_fn: Pointwise | None) -> bool:
+    """Whether products of what the functions make of zeros are zero, so that nothing has to be masked.
+
+    Operands that are read past the end of a sum are zeros there. If one of them still is behind its function, and the
+    other is finite, their product is zero.
+    """
+    return not any(masked_operands(a_fn, b_fn))
+
+
+def masked_operands(a_fn: Pointwise | None, b_fn: Pointwise | None) -> tuple[bool, bool]:
+    """Which operands, A and B, must be masked behind their functions. Zeros of one suffice where the other is finite:
+    those of B, which takes the shorter way to the matrix units."""
+    a = 0.0 if a_fn is None else a_fn.at_zero
+    b = 0.0 if b_fn is None else b_fn.at_zero
+    mask_a, mask_b = not _is_finite(a), not _is_finite(b)
+    return mask_a, mask_b or (not mask_a and a != 0 and b != 0)
+
+
+def _is_finite(value: float | None) -> bool:
+    """Whether the value is known, and stays finite in any type that products are made in."""
+    return value is not None and abs(value) <= _LARGEST
+
+
+def inlined(w: BodyWriter, function: Pointwise, arguments: Sequence[Held], *, quick: bool = False) -> list[Held]:
+    """Write the function's operations on these values; its results, of its own types: in C++ not rounded to them yet.
+
+    `quick`: exponentials within two units in the last place, 0 where they are below the normal numbers, but for those
+    that a condition is on. Raises `UnsupportedError` for what has no code there, naming it.
+    """
+    if not isinstance(function, RecordedFunction) or (function.is_complex and not w.of_complex):
+        kind = "of complex values" if isinstance(function, RecordedFunction) else "written in Triton"
+        raise UnsupportedError(f"a function {kind} has no code {w.where}")
+    graph = function.graph if function.is_complex else function.primitive
+    write(w, graph, arguments, quick=quick)
+    found = zip([written(w, node) for node in results_of(graph)], function.results, strict=True)
+    return [Held(w.cast(value.name, value.dtype, dtype) if w.rounds else value.name, dtype) for value, dtype in found]

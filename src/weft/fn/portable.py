@@ -11,24 +11,25 @@ A function that the user wrote in Triton has no such graph: it travels by its mo
 
 from __future__ import annotations
 
+import inspect
 import json
-import linecache
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from importlib import import_module
-from itertools import count
-from types import CodeType
-from typing import Any, cast
+from operator import attrgetter
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import fx
 
 from weft.errors import FunctionError
+from weft.fn.fingerprint import standing_for
+from weft.fn.graphs import output_of, run
 from weft.fn.pointwise import Pointwise, RecordedFunction, TritonFunction
 from weft.fn.triton_function import is_triton_function
+from weft.fn.writer import dtype_name
 
-_serial = count()
 _made: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()  # what functions were made of
 _live: dict[str, Any] = {}  # functions in Triton that this process has written, by what was written
 
@@ -76,28 +77,23 @@ def _read(text: str) -> Callable[..., Any]:
     data = json.loads(text)
     if "triton" in data:
         return _found(data["triton"], data["key"])
-    names, lines = list(data["takes"]), []
-    known: dict[str, Any] = {}
-    values = list(names)
+    graph, names = fx.Graph(), list(data["takes"])
+    values = [graph.placeholder(name) for name in names]
     for operation, args, kwargs in data["does"]:
-        given = [_source(each, values, known) for each in args]
-        given += [f"{key}={_source(value, values, known)}" for key, value in kwargs.items()]
-        called = _kept(_operation(operation), known)
-        values.append(f"_v{len(values)}")
-        lines.append(f"    {values[-1]} = {called}({', '.join(given)})")
-    lines.append(f"    return {_source(data['gives'], values, known)}")
-    source = "\n".join([f"def rebuilt({', '.join(names)}):", *lines, ""])
-    exec(_compiled(source), known)
-    function: Any = known["rebuilt"]
-    _made[function] = data
-    return cast(Callable[..., Any], function)
+        named = {key: _argument(value, values) for key, value in kwargs.items()}
+        values.append(graph.call_function(_operation(operation), _argument(args, values), named))
+    graph.output(_argument(data["gives"], values))
+    several = isinstance(output_of(graph), tuple)
 
+    def rebuilt(*given: Any, **named: Any) -> Any:
+        tensors = [*given, *[named[name] for name in names[len(given) :]]]
+        results = run(graph, tensors, lambda node, args, kwargs: node.target(*args, **kwargs))  # type: ignore[operator]
+        return results if several else results[0]
 
-def _compiled(source: str) -> CodeType:
-    """Code whose lines are found in messages that quote the user's line."""
-    name = f"<weft function {next(_serial)}>"
-    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
-    return compile(source, name, "exec")
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    rebuilt.__signature__ = inspect.Signature([inspect.Parameter(name, kind) for name in names])  # type: ignore[attr-defined]
+    _made[rebuilt] = data
+    return standing_for(rebuilt, text)
 
 
 # -- values ------------------------------------------------------------------------------------------------------------
@@ -114,7 +110,7 @@ def _data(value: Any, places: Mapping[fx.Node, int]) -> Any:
     if isinstance(value, complex):
         return {"complex": [value.real.hex(), value.imag.hex()]}
     if isinstance(value, torch.dtype):
-        return {"dtype": str(value).removeprefix("torch.")}
+        return {"dtype": dtype_name(value)}
     if isinstance(value, (tuple, list)):
         return [_data(each, places) for each in value]
     raise FunctionError(f"a function with the constant {value!r} cannot be put into a compiled program")
@@ -137,28 +133,17 @@ def read_constant(data: Any) -> Any:
     return getattr(torch, value)
 
 
-def _source(data: Any, values: Sequence[str], known: dict[str, Any]) -> str:
-    """A constant as Python text; a value without a literal is kept in `known` under a name."""
+def _argument(data: Any, values: Sequence[fx.Node]) -> Any:
+    """An argument that `_data` wrote."""
     if isinstance(data, list):
-        return f"({''.join(_source(each, values, known) + ', ' for each in data)})"
-    if not isinstance(data, dict):
-        return repr(data)
-    if "at" in data:
-        return values[data["at"]]
-    return _kept(read_constant(data), known)
-
-
-def _kept(value: Any, known: dict[str, Any]) -> str:
-    name = f"_c{len(known)}"
-    known[name] = value
-    return name
+        return tuple([_argument(each, values) for each in data])
+    return values[data["at"]] if isinstance(data, dict) and "at" in data else read_constant(data)
 
 
 def _operation(text: str) -> Any:
     """`aten.add.Tensor` as torch's object."""
-    namespace, name, overload = text.split(".")
     try:
-        return getattr(getattr(getattr(torch.ops, namespace), name), overload)
+        return attrgetter(text)(torch.ops)
     except AttributeError:
         raise FunctionError(f"a function in a compiled program uses {text}, which this torch lacks") from None
 
@@ -177,9 +162,7 @@ def _found(name: str, key: str) -> Any:
         return _live[key]
     module, _, path = name.partition(":")
     try:
-        found: Any = import_module(module)
-        for part in path.split("."):
-            found = getattr(found, part)
+        found = attrgetter(path)(import_module(module))
     except (ImportError, AttributeError):
         found = None
     if found is None or not is_triton_function(found):

@@ -21,6 +21,7 @@ from weft.errors import FunctionError
 from weft.fn.advice import READS_ADVICE, instead_of, translated, user_line
 from weft.fn.element import Element, Value, fixed, run_plainly, tensors_among
 from weft.fn.surroundings import set_aside, steers_torch
+from weft.fn.writer import dtype_name
 
 aten = torch.ops.aten
 
@@ -93,10 +94,8 @@ def _call_user(function: Callable[..., Any], inputs: Sequence[torch.Tensor], rec
     except Exception as error:
         if steers_torch(error):
             raise
-        cause: FunctionError | None = recorder.refusal
-        if cause is None:
-            cause = translated(error, recorder.hook, _call_user.__name__)
-            raise cause from error
+        if recorder.refusal is None:
+            raise translated(error, recorder.hook, _call_user.__name__) from error
     if recorder.refusal is not None:  # even where the function or torch swallowed the exception
         raise recorder.refusal
     return result
@@ -353,7 +352,7 @@ class _Recorder(TorchDispatchMode):
                 kind = torch.result_type(like, result)
                 return self._constant(result, torch.empty((), dtype=kind, device="cpu")).node
             except (RuntimeError, OverflowError):
-                held = str(like.dtype).removeprefix("torch.")
+                held = dtype_name(like.dtype)
                 raise self._refuse(f"the function returns a number that {held} does not hold") from None
         what = "nothing" if result is None else type(result).__name__
         raise self._refuse(f"the function returns {what}, not a tensor, a number or a tuple of them")

@@ -1,23 +1,23 @@
-"""From a user's function to a `Pointwise`."""
+"""From a user's function to a `Pointwise`, again where the function may have changed."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Generic, TypeVar
 
 import torch
 
 from weft.base.bounded_cache import BoundedCache
 from weft.errors import FunctionError
 from weft.fn import binding
-from weft.fn.fingerprint import fingerprint
-from weft.fn.identity import canonical
+from weft.fn.decompositions import DECOMPOSITIONS
+from weft.fn.fingerprint import fingerprint, fingerprints
+from weft.fn.graphs import canonical
 from weft.fn.operations import FUSED
 from weft.fn.pointwise import Pointwise, RecordedFunction
 from weft.fn.record import record
 from weft.fn.reductions import REDUCE, SHAPES
-from weft.fn.triton.activations import DECOMPOSITIONS
 from weft.fn.triton_function import is_triton_function, triton_function
 
 #: Operations on complex values that real ones do not need; the CPU runs them.
@@ -129,3 +129,38 @@ def _check_module(module: torch.nn.Module, hook: str) -> None:
             f"{hook}: the module {type(module).__name__} closes over tensors ({', '.join(held)}); "
             "write it as a function and pass them by operands="
         )
+
+
+Traced = TypeVar("Traced", bound=Hashable)
+_REMEMBERED = 64
+
+
+class Watched(Generic[Traced]):
+    """`now()` is what `trace` makes of the functions as they are, found again where they are known to be as before."""
+
+    def __init__(self, functions: tuple[Callable[..., Any] | None, ...], trace: Callable[[], Traced]) -> None:
+        self._functions, self._trace = functions, trace
+        self._known = BoundedCache(_REMEMBERED)
+        self._latest: tuple[Hashable, Traced] | None = None  # mostly they are as they were
+        self._last: Traced | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Watched, (self._functions, self._trace)
+
+    def changed(self) -> bool:
+        """Whether that is something else than when this was last asked; True at first."""
+        last, self._last = self._last, self.now()
+        return self._last != last
+
+    def now(self) -> Traced:
+        prints, latest = fingerprints(self._functions), self._latest
+        if latest is not None and latest[0] == prints:
+            return latest[1]
+        if prints is None:
+            return self._trace()
+        found: Traced | None = self._known.get(prints)
+        if found is None:
+            found = self._trace()
+            self._known.put(prints, found)
+        self._latest = prints, found
+        return found

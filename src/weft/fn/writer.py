@@ -19,6 +19,11 @@ SHORT = (*HALF_TYPES, torch.float8_e4m3fn, torch.float8_e5m2)
 WRAPS_FROM = {torch.int8: torch.int32, torch.int16: torch.int32, torch.uint8: torch.int64}
 
 
+def dtype_name(dtype: torch.dtype) -> str:
+    """A type's name without torch's."""
+    return str(dtype).removeprefix("torch.")
+
+
 @lru_cache
 def past_e4m3() -> int:
     """Bits of what torch makes of numbers past the largest float8_e4m3fn: NaN in older versions, that one in newer."""
@@ -195,7 +200,7 @@ class BodyWriter(Writer):
         if held == dtype:
             return name
         if dtype in SHORT:
-            return self.nearest(self.cast(name, held, torch.float32), str(dtype).removeprefix("torch."))
+            return self.nearest(self.cast(name, held, torch.float32), dtype_name(dtype))
         return super().cast(name, torch.float32 if held in SHORT else held, dtype)
 
     @abstractmethod

@@ -21,7 +21,7 @@ from weft.base.kept import is_capturing
 from weft.base.memory import new_tensor
 from weft.engine.calls import CALLS_OF_LISTS, CallPlace, guards_of
 from weft.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, call_context
-from weft.fn.watched import Watched
+from weft.fn.trace import Watched
 from weft.groups.at_once import at_once
 from weft.groups.gradient import USUAL, with_gradient
 from weft.groups.launch import check_single, is_for_library, launch_of

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from weft.fn import Pointwise
-from weft.fn.cuda.writer import CudaWriter
-from weft.fn.inliner import inlined
+from weft.fn.cuda import CudaWriter
 from weft.fn.operations import lowering_of
+from weft.fn.pointwise import inlined
 from weft.fn.writer import Held
 from weft.gpu.pointwise.form import PassTensor, passage
 from weft.gpu.pointwise.launch import Pass, made_pass

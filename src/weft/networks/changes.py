@@ -14,7 +14,7 @@ from weft.algebra import NAMED
 from weft.base.arrays import without_memory, without_neg
 from weft.base.kept import Kept, await_making, is_capturing
 from weft.errors import call_context
-from weft.fn.watched import Watched
+from weft.fn.trace import Watched
 from weft.networks.checkpoint import computed
 from weft.networks.checks import check_same
 from weft.networks.order import orders_of

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 
 from weft.errors import NotationError
-from weft.fn.laws import Early
+from weft.fn.algebra import Early
 from weft.spec import Label, Notation
 from weft.spec.contraction import mode_extents
 from weft.spec.notation import Term, expand, from_sequences, implicit_from_sequences, label_text, terms_of

@@ -12,7 +12,7 @@ import torch
 from weft.algebra import NAMED, Algebra
 from weft.base.figures import read_limit
 from weft.errors import ArgumentError, DTypeError, NotationError, UnsupportedError, WeftError
-from weft.fn.laws import Early
+from weft.fn.algebra import Early
 from weft.networks.tree import Tree
 from weft.planner.options import Options
 from weft.planner.schedule import Target

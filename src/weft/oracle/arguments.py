@@ -91,6 +91,12 @@ def as_value(result: Any, device: torch.device) -> torch.Tensor:
         raise FunctionError(f"a function yields {type(result).__name__}, which is no value") from error
 
 
+def several(results: Any, values: torch.Tensor) -> list[torch.Tensor]:
+    """A function's results, one or several, in the shape of its values."""
+    parts = results if isinstance(results, (tuple, list)) else (results,)
+    return [spread(as_value(one, values.device), values.shape) for one in parts]
+
+
 def spread(values: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
     """A function's values in the shape of what it was given; `FunctionError` where they have another."""
     try:

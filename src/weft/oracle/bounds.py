@@ -17,8 +17,7 @@ from weft.algebra import Algebra, find
 from weft.base.describe import describe_call
 from weft.base.factors import addition, is_zero
 from weft.errors import DTypeError, call_context
-from weft.fn.binding import bind
-from weft.oracle.arguments import as_value, called, factor_of, operand, read_aux, read_pair, spread
+from weft.oracle.arguments import called, factor_of, operand, read_aux, read_pair, several
 from weft.oracle.bounds_algebra import reduced_addend_bound, reduction_bound
 from weft.oracle.judgement import distance
 from weft.oracle.reference import (
@@ -45,9 +44,8 @@ from weft.oracle.rounding import (
 from weft.oracle.sums import Factor, source, sum_of_products
 from weft.spec import Arithmetic
 from weft.spec.arguments import read_flag
-from weft.spec.dtypes import read_types, resolve, storage_type, value_type
+from weft.spec.dtypes import read_types, resolve, results_of, storage_type, value_type
 from weft.spec.notation import Label
-from weft.spec.whole_sums import results_of
 
 Bounds: TypeAlias = torch.Tensor | tuple[torch.Tensor, ...]
 
@@ -151,7 +149,7 @@ def expectation(
     total = arithmetic.accumulate
     if promote and a.dtype != b.dtype:
         precision = precision or arithmetic.product  # what the oracle would not guess from the operands alone
-    inner = _without_epilogue(hooks, operands, indices)
+    inner = {name for hook in ("a_fn", "b_fn", "c_fn") for name in reading.names.of(hook)}
     value = contract(
         equation, a, b, c=c, alpha=alpha, beta=beta, precision=precision, accumulate=total,
         a_fn=a_fn, b_fn=b_fn, c_fn=c_fn, algebra=algebra,
@@ -166,19 +164,13 @@ def expectation(
         if other is None:
             bound = _sum_bound(reading, x, y, arithmetic, stored, alpha)
             if addend is not None:
-                bound = bound + addend_bound(addend.size, addend.off, total, beta)
+                bound = bound + addend_bound(*addend, total, beta)
         else:
             bound = reduction_bound(other, x, y, reading.output, reading.count, epsilon(total), value, reading.shape)
             if addend is not None:
-                bound = reduced_addend_bound(other, bound, addend.off, epsilon(total), value)
+                bound = reduced_addend_bound(other, bound, addend[1], epsilon(total), value)
         bound = bound.expand(value.shape)
     return reading.finished(value, bound, total, stored, out_dtype)
-
-
-@dataclass(frozen=True, slots=True)
-class _Addend:
-    size: torch.Tensor
-    off: torch.Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,24 +210,24 @@ class _BoundReading:
         hook = ("a_fn", "b_fn")[at]
         dtype = value_type(stored.dtype, arithmetic.product)
         there = source(self.terms[at], stored, _as_it_is, self.names.of(hook), self.extents)
-        values = wide(there.stored.to(dtype))
-        off = torch.zeros((), dtype=torch.float64, device=stored.device).expand(values.shape)
-        function = self.hooks[hook]
-        if function is not None:
-            [(values, off, _)] = through(function, values, off, dtype, there.aux_args, self._stored(there.aux_args))
+        values, off = self._behind(hook, wide(there.stored.to(dtype)), dtype, there.aux_args)
         off = (off + shortening(arithmetic, values)).expand(values.shape)
-        exact = function is None and arithmetic.precision not in SHORTENED and not arithmetic.split
+        exact = self.hooks[hook] is None and arithmetic.precision not in SHORTENED and not arithmetic.split
         return Factor(replace(there, stored=values, aux_args={}), replace(there, stored=off, aux_args={}), exact)
 
-    def addend(self, c: torch.Tensor, total: torch.dtype) -> _Addend:
-        values = wide(c.to(total))
-        off = torch.zeros((), dtype=torch.float64, device=c.device).expand(values.shape)
-        function = self.hooks["c_fn"]
-        if function is not None:
-            values, off = values.expand(self.shape), off.expand(self.shape)  # what it takes besides may be longer
-            aux_args = self.names.along("c_fn", self.terms[2])
-            [(values, off, _)] = through(function, values, off, total, aux_args, self._stored(aux_args))
-        return _Addend(values.abs().double(), off)
+    def addend(self, c: torch.Tensor, total: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+        """Values of C behind their function, and how far each may be off."""
+        values = wide(c.to(total)).expand(self.shape)  # what its function takes besides may be longer
+        return self._behind("c_fn", values, total, self.names.along("c_fn", self.terms[2]))
+
+    def _behind(
+        self, hook: str, values: torch.Tensor, dtype: torch.dtype, aux_args: Mapping[str, torch.Tensor]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Values behind the function of a hook, where there is one, and how far each may be off."""
+        off = torch.zeros((), dtype=torch.float64, device=values.device).expand(values.shape)
+        if (function := self.hooks[hook]) is not None:
+            [(values, off, _)] = through(function, values, off, dtype, aux_args, self._stored(aux_args))
+        return values, off
 
     def finished(
         self, value: torch.Tensor, bound: torch.Tensor, total: torch.dtype, stored: torch.dtype, out_dtype: Any
@@ -261,12 +253,6 @@ class _BoundReading:
     def _stored(self, aux_args: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Operands in the types that they are stored in, which the oracle has widened."""
         return {name: x.to(self.narrow.get(name, x.dtype)) for name, x in aux_args.items()}
-
-
-def _without_epilogue(hooks: Mapping[str, Function | None], operands: Any, indices: Any) -> set[str]:
-    """Names that functions other than the epilogue take."""
-    taken = bind(hooks, [*operands, *indices])
-    return {name for hook in ("a_fn", "b_fn", "c_fn") for name in taken[hook]}
 
 
 def _sum_bound(
@@ -302,7 +288,7 @@ def through(
     def wide_results(at: torch.Tensor) -> list[torch.Tensor]:
         at = at if inexact else at.to(dtype)  # whole numbers wrap around as those of the type do
         with Careful():
-            return [wide(one) for one in _several(called(function, at, aux_args), values)]
+            return [wide(one) for one in several(called(function, at, aux_args), values)]
 
     results = wide_results(values)
     moved = [torch.zeros_like(one.real, dtype=torch.float64) for one in results]
@@ -312,11 +298,11 @@ def through(
             moved[at] = torch.maximum(moved[at], distance(one, results[at]))
     # Eager PyTorch is inexact by luck at any one value; its worst over near neighbours is its measure.
     eager = [torch.zeros_like(one) for one in moved]
-    dtypes = [one.dtype for one in _several(called(function, values.to(dtype), stored), values)]
+    dtypes = [one.dtype for one in several(called(function, values.to(dtype), stored), values)]
     for nudge in (*NUDGES, 0) if inexact else ():
         near = (values * (1 + nudge * epsilon(dtype))).to(dtype)
         exact = wide_results(wide(near))
-        for at, one in enumerate(_several(called(function, near, stored), values)):
+        for at, one in enumerate(several(called(function, near, stored), values)):
             eager[at] = torch.maximum(eager[at], distance(wide(one), exact[at]))
     work = dtype if inexact else torch.float32  # a function of whole numbers may yield others
     found = []
@@ -327,17 +313,9 @@ def through(
     return found
 
 
-def _several(results: Any, values: torch.Tensor) -> list[torch.Tensor]:
-    """A function's results, one or several, in the shape of its values."""
-    parts = results if isinstance(results, (tuple, list)) else (results,)
-    return [spread(as_value(one, values.device), values.shape) for one in parts]
-
-
 def _default_result(stored: torch.dtype, result: torch.Tensor) -> torch.dtype:
     """D's type where none is asked for: the operands', its real part where an epilogue made complex real."""
-    if stored.is_complex and not result.is_complex():
-        return torch.float32 if stored is torch.complex64 else torch.float64
-    return stored
+    return stored if result.is_complex() else stored.to_real()
 
 
 def _as_it_is(values: torch.Tensor, aux_args: Mapping[str, torch.Tensor]) -> torch.Tensor:

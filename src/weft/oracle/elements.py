@@ -18,7 +18,7 @@ import torch
 
 from weft.errors import UnsupportedError
 from weft.fn import Pointwise
-from weft.oracle.problem import Operands, Problem, factor_type, flat, poisoned
+from weft.oracle.problem import Operands, Problem, flat, poisoned
 from weft.oracle.reference import wide
 from weft.oracle.rounding import (
     NUDGES,
@@ -31,8 +31,10 @@ from weft.oracle.rounding import (
     shortening,
     sum_bound,
 )
+from weft.oracle.sums import reduced_in_pairs
 from weft.planner.schedule import Scalar
 from weft.spec import Contraction, Layout, Mode, Role
+from weft.spec.dtypes import value_type
 from weft.spec.permutation import Permutation
 
 _GATHERED = {"cuda": 1 << 23, "cpu": 1 << 18}  # elements of A and of B held at once
@@ -45,15 +47,11 @@ class Expected(NamedTuple):
     bound: torch.Tensor
 
 
-def result_modes(problem: Problem) -> tuple[Mode, ...]:
+def result_modes(description: Contraction | Permutation) -> tuple[Mode, ...]:
     """The modes that D has, as it lies in memory; an element's coordinates are its indices along them.
 
     Outermost first: torch compares tensors on a GPU along 25 dimensions, and those that lie so are one.
     """
-    return _modes_of_d(problem.description)
-
-
-def _modes_of_d(description: Contraction | Permutation) -> tuple[Mode, ...]:
     kept = [mode for mode in description.modes if mode.role is not Role.K]
     return tuple(sorted(kept, key=lambda mode: -mode.strides.d))
 
@@ -73,21 +71,16 @@ def offsets(modes: Sequence[Mode], coordinates: torch.Tensor, tensor: int) -> to
 
 def every_index(extents: Sequence[int], start: int, end: int, device: torch.device) -> torch.Tensor:
     """Indices number `start` to `end` of a box, the last mode fastest: shape (end - start, modes)."""
-    number = torch.arange(start, end, device=device)
-    columns = []
-    for extent in reversed(extents):
-        columns.append(number % extent)
-        number = number // extent
-    if not columns:
+    if not extents:
         return torch.zeros(end - start, 0, dtype=torch.int64, device=device)
-    return torch.stack(columns[::-1], dim=1)
+    return torch.stack(torch.unravel_index(torch.arange(start, end, device=device), tuple(extents)), dim=1)
 
 
 def _contracted(
     contraction: Contraction, problem: Problem, operands: Operands, coordinates: torch.Tensor
 ) -> list[Expected]:
     total = contraction.arithmetic.accumulate
-    modes = result_modes(problem)
+    modes = result_modes(contraction)
     alpha, beta = problem.scalars
     value, bound = _sums(contraction, operands, coordinates, alpha)
     if contraction.c is not None and operands.c is not None:
@@ -123,7 +116,7 @@ def _aux(
 
 
 def _moved(permutation: Permutation, problem: Problem, operands: Operands, coordinates: torch.Tensor) -> Expected:
-    modes = result_modes(problem)
+    modes = result_modes(permutation)
     source = flat(operands.a)[offsets(modes, coordinates, 0)]
     value, bound = _evaluated(permutation.fn, source.conj().resolve_conj() if permutation.conjugate else source)
     if permutation.scaled:
@@ -144,7 +137,7 @@ def _sums(
     """alpha times the sums of products, and their bound; of another algebra the reductions, which have no alpha."""
     depth = contraction.of_role(Role.K)
     extents = [mode.extent for mode in depth]
-    modes = _modes_of_d(contraction)
+    modes = result_modes(contraction)
     assert operands.b is not None
     many = _GATHERED[coordinates.device.type]
     step = max(1, many // max(len(coordinates), 1))
@@ -181,11 +174,7 @@ def _reduced(
     assert algebra is not None
     values = applied(algebra.combine, x.to(total), y.to(total)).to(total)
     size = wide(values).abs().double().nan_to_num(posinf=0.0).amax(1)
-    while values.shape[1] > 1:
-        half = values.shape[1] // 2
-        pairs = applied(algebra.reduce, values[:, :half], values[:, half : 2 * half]).to(total)
-        values = torch.cat([pairs, values[:, 2 * half :]], dim=1)
-    value = wide(values[:, 0])
+    value = wide(reduced_in_pairs(values, lambda p, q: applied(algebra.reduce, p, q).to(total))[:, 0])
     size = torch.maximum(size, value.abs().double().nan_to_num(posinf=0.0))
     return value, size
 
@@ -213,7 +202,7 @@ def _factor(
     """Values of A (0) or B (1) as they are multiplied, and how far each may be off."""
     function = (contraction.a_fn, contraction.b_fn)[at]
     conjugate = (contraction.conjugate_a, contraction.conjugate_b)[at]
-    stored = flat(tensor)[offset(at)].to(factor_type(contraction, tensor.dtype))
+    stored = flat(tensor)[offset(at)].to(value_type(tensor.dtype, contraction.arithmetic.product))
     aux_args = _aux(contraction, (contraction.a_args, contraction.b_args)[at], operands, offset)
     value, off = _evaluated(function, stored.conj().resolve_conj() if conjugate else stored, aux_args)
     return value, off + shortening(contraction.arithmetic, value)

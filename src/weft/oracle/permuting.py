@@ -12,7 +12,7 @@ from weft.base.memory import check_room
 from weft.errors import ShapeError
 from weft.oracle.arguments import check_places, factor_of, operand
 from weft.oracle.reference import Equation, Function, reader, times, wide
-from weft.oracle.sums import source
+from weft.oracle.sums import aligned, source
 from weft.spec.notation import Label, Notation, expand, from_sequences, parse, terms_of
 from weft.spec.permutation import checked_extents, permutation_extents
 from weft.spec.type_names import read_dtype
@@ -60,10 +60,7 @@ def permute(
     # The labels of extent 1 that this drops come back where the values are expanded.
     read = source(notation.inputs[0], x, reader(None, fn, keep=False), {}, found)
     values = read.values if computed else read.stored
-    kept = [label for label in notation.output if label in read.term]
-    values = values.permute([read.term.index(label) for label in kept])
-    values = values[tuple(slice(None) if label in kept else None for label in notation.output)]
-    values = values.expand([found[label] for label in notation.output])
+    values = aligned(read.term, values, notation.output).expand([found[label] for label in notation.output])
     if computed:
         values = times(alpha, values)
     if beta != 0:

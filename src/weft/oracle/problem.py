@@ -7,7 +7,7 @@ planned, so that a candidate that reads or writes past its ends shows.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -15,8 +15,7 @@ import torch
 
 from weft.oracle.judgement import unwritten
 from weft.planner.schedule import Description, Scalar
-from weft.spec import Aux, Contraction, Layout
-from weft.spec.dtypes import value_type
+from weft.spec import Aux, Layout
 from weft.spec.permutation import Permutation
 
 GUARD = 256  # bytes before and after a tensor
@@ -66,9 +65,10 @@ class Problem:
         description = self.description
         if isinstance(description, Permutation):
             source = filled(description.x, self.device, 3 * seed)
-            make = filled if self.added else _unwritten
-            place = make(description.d, self.device, 3 * seed + 1)
-            return Operands(source, None, place if self.added else None, place)
+            if not self.added:
+                return Operands(source, None, None, poisoned(description.d, self.device))
+            place = filled(description.d, self.device, 3 * seed + 1)
+            return Operands(source, None, place, place)
         a, b = (filled(layout, self.device, 3 * seed + at) for at, layout in enumerate((description.a, description.b)))
         c = filled(description.c, self.device, 3 * seed + 2) if description.c is not None else None
         aux = tuple(self._aux_operand(each, 1000 * seed + at) for at, each in enumerate(description.aux))
@@ -102,18 +102,24 @@ class Problem:
 def filled(layout: Layout, device: torch.device, seed: int) -> torch.Tensor:
     """Normal values, whole numbers from -3 to 3 in integer types; what lies between the elements has values too."""
     tensor = poisoned(layout, device)
-    span = flat(tensor)
-    generator = torch.Generator(device).manual_seed(seed)
-    if layout.dtype is torch.bool:
-        values = torch.randint(0, 2, span.shape, generator=generator, device=device)
-    elif not (layout.dtype.is_floating_point or layout.dtype.is_complex):
-        low = 0 if not layout.dtype.is_signed else -3
-        values = torch.randint(low, 4, span.shape, generator=generator, device=device)
-    else:
-        work = layout.dtype if layout.dtype.itemsize >= 4 else torch.float32
-        values = torch.randn(span.shape, generator=generator, device=device, dtype=work)
-    span.copy_(values)
+    every = flat(tensor)
+    every.copy_(random_values(every.shape, layout.dtype, torch.Generator(device).manual_seed(seed)))
     return tensor
+
+
+def random_values(
+    shape: Sequence[int], dtype: torch.dtype, generator: torch.Generator, whole: bool = False
+) -> torch.Tensor:
+    """Normal values in floating types; whole numbers from -3 to 3 (from 0 where unsigned) in others, or if `whole`."""
+    device = generator.device
+    if dtype is torch.bool:
+        return torch.randint(0, 2, shape, generator=generator, device=device)
+    if whole or not (dtype.is_floating_point or dtype.is_complex):
+        low = -3 if dtype.is_signed else 0
+        parts = [torch.randint(low, 4, shape, generator=generator, device=device) for _ in range(1 + dtype.is_complex)]
+        return torch.complex(*[part.double() for part in parts]) if dtype.is_complex else parts[0]
+    work = torch.promote_types(dtype, torch.float32) if dtype.itemsize >= 4 else torch.float32
+    return torch.randn(shape, dtype=work, generator=generator, device=device)
 
 
 def poisoned(layout: Layout, device: torch.device) -> torch.Tensor:
@@ -126,10 +132,6 @@ def poisoned(layout: Layout, device: torch.device) -> torch.Tensor:
     return memory.view(layout.dtype).as_strided(layout.shape, layout.strides, start // size)
 
 
-def _unwritten(layout: Layout, device: torch.device, seed: int) -> torch.Tensor:
-    return poisoned(layout, device)
-
-
 def memory_of(tensor: torch.Tensor) -> torch.Tensor:
     """All bytes of the memory that a tensor made here lies in, guards included."""
     storage = tensor.untyped_storage()
@@ -138,8 +140,7 @@ def memory_of(tensor: torch.Tensor) -> torch.Tensor:
 
 def flat(tensor: torch.Tensor) -> torch.Tensor:
     """Every element from the first to the last that a tensor has, those between its own included."""
-    reach = sum(stride * (extent - 1) for stride, extent in zip(tensor.stride(), tensor.shape, strict=True)) + 1
-    return tensor.as_strided((reach if tensor.numel() else 0,), (1,))
+    return tensor.as_strided((span(Layout.of(tensor)),), (1,))
 
 
 def span(layout: Layout) -> int:
@@ -161,8 +162,3 @@ def described_bytes(description: Description) -> int:
 
 def is_empty(description: Description) -> bool:
     return math.prod(mode.extent for mode in description.modes) == 0
-
-
-def factor_type(contraction: Contraction, stored: torch.dtype) -> torch.dtype:
-    """The type in which an operand's values reach its function and the product."""
-    return value_type(stored, contraction.arithmetic.product)

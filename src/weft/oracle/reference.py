@@ -33,15 +33,15 @@ from weft.oracle.arguments import (
     operand,
     read_aux,
     read_pair,
+    several,
     spread,
     stored,
 )
 from weft.oracle.sums import AuxValues, Read, aligned, reduced, simplified, source, sum_of_products
 from weft.spec.aux_operands import read_modes
 from weft.spec.contraction import summed
-from weft.spec.dtypes import read_types
+from weft.spec.dtypes import NARROW, asked_types, read_types, results_of, sum_type
 from weft.spec.notation import Label, Notation, expand, from_sequences, label_text, parse, terms_of
-from weft.spec.whole_sums import NARROW, asked_types, results_of, sum_type
 
 if TYPE_CHECKING:
     from weft.planner.request import Request
@@ -51,7 +51,6 @@ if TYPE_CHECKING:
 Function: TypeAlias = Callable[..., Any]
 Equation: TypeAlias = str | Sequence[Sequence[Label]] | Notation
 
-_REAL_OF = {torch.complex64: torch.float32, torch.complex128: torch.float64}
 _WIDE = (torch.float64, torch.complex128)  # of real and complex values
 
 
@@ -209,7 +208,7 @@ def reader(precision: str | torch.dtype | None, function: Function | None, keep:
 
     def read(values: torch.Tensor, aux_args: AuxValues) -> torch.Tensor:
         if isinstance(precision, torch.dtype):
-            values = values.to(precision if values.is_complex() else _REAL_OF.get(precision, precision))
+            values = values.to(precision if values.is_complex() else precision.to_real())
         return _single(function, values if keep and values.dtype is torch.bool else wide(values), aux_args)
 
     return read
@@ -255,12 +254,8 @@ def _results(function: Function, values: torch.Tensor, aux_args: AuxValues) -> t
     """The epilogue of all of D: one result or a tuple of them, each of which is memory of its own."""
     with Careful():
         results = called(function, values, aux_args)
-    several = isinstance(results, (tuple, list))
-    parts = tuple(
-        wide(spread(as_value(one, values.device), values.shape)).clone(memory_format=torch.contiguous_format)
-        for one in (results if several else (results,))
-    )
-    return parts if several else parts[0]
+    parts = tuple(wide(one).clone(memory_format=torch.contiguous_format) for one in several(results, values))
+    return parts if isinstance(results, (tuple, list)) else parts[0]
 
 
 class Names:

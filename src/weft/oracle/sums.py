@@ -118,13 +118,21 @@ def reduced(x: Source, y: Source, output: tuple[Label, ...], algebra: Algebra, h
     shape = [extents[label] for label in output]
     pairs = _applied(algebra.combine, torch.broadcast_tensors(*factors), held)
     pairs = pairs.reshape(*shape, math.prod(extents[label] for label in summed))
-    while pairs.shape[-1] > 1:
-        middle = pairs.shape[-1] // 2
-        folded = _applied(algebra.reduce, (pairs[..., :middle], pairs[..., middle : 2 * middle]), held)
-        pairs = torch.cat([folded, pairs[..., 2 * middle :]], -1)
+    pairs = reduced_in_pairs(pairs, lambda *both: _applied(algebra.reduce, both, held))
     if pairs.shape[-1] == 0:
         return pairs.new_full(shape, algebra.identity_in(held))
     return pairs[..., 0]
+
+
+def reduced_in_pairs(
+    values: torch.Tensor, reduce: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+) -> torch.Tensor:
+    """Values reduced along the last dimension, which has one left, or none where it had none."""
+    while values.shape[-1] > 1:
+        half = values.shape[-1] // 2
+        pairs = reduce(values[..., :half], values[..., half : 2 * half])
+        values = torch.cat([pairs, values[..., 2 * half :]], -1)
+    return values
 
 
 def _applied(function: Any, values: Sequence[torch.Tensor], held: torch.dtype) -> torch.Tensor:
@@ -150,31 +158,12 @@ def _by_broadcasting(x: Source, y: Source, output: tuple[Label, ...]) -> torch.T
 
 
 def _by_matrix_product(x: Source, y: Source, output: tuple[Label, ...]) -> torch.Tensor:
-    """The sum by one batched matrix product: labels of one operand alone are summed there first."""
-    batch = [label for label in output if label in x.term and label in y.term]
-    rows = [label for label in output if label not in y.term]
-    columns = [label for label in output if label not in x.term]
-    inner = [label for label in x.term if label in y.term and label not in output]
-    left = _as_matrices(x, batch, rows, inner)
-    right = _as_matrices(y, batch, inner, columns)
+    """The sum by one batched matrix product of torch's: labels of one operand alone are summed there first."""
+    left, right = x.values, y.values
     dtype = torch.promote_types(left.dtype, right.dtype)
-    product = torch.matmul(left.to(dtype), right.to(dtype))
-    extents = x.extents | y.extents
-    product = product.reshape([extents[label] for label in (*batch, *rows, *columns)])
-    have = [*batch, *rows, *columns]
-    return product.permute([have.index(label) for label in output])
-
-
-def _as_matrices(source: Source, *groups: list[Label]) -> torch.Tensor:
-    """The values with each group of labels as one dimension, summed over all others."""
-    kept = [label for group in groups for label in group]
-    values = source.values
-    alone = tuple(at for at, label in enumerate(source.term) if label not in kept)
-    values = values.sum(alone) if alone else values
-    left = [label for label in source.term if label in kept]
-    values = values.permute([left.index(label) for label in kept])
-    extents = source.extents
-    return values.reshape([math.prod(extents[label] for label in group) for group in groups])
+    numbers = {label: at for at, label in enumerate(x.extents | y.extents)}
+    in_x, in_y, kept = ([numbers[label] for label in term] for term in (x.term, y.term, output))
+    return torch.einsum(left.to(dtype), in_x, right.to(dtype), in_y, kept)
 
 
 @dataclass(frozen=True, slots=True)

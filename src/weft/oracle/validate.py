@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
@@ -24,8 +25,10 @@ from weft.errors import AccuracyError, UnsupportedError
 from weft.fn.triton_function import is_triton_function
 from weft.oracle.bounds import expectation
 from weft.oracle.bounds_algebra import check_known
+from weft.oracle.elements import every_index
 from weft.oracle.judgement import as_held, judged
 from weft.oracle.reference import contract, wide
+from weft.spec.contraction import summed
 from weft.spec.notation import Label, label_text
 
 if TYPE_CHECKING:
@@ -105,9 +108,7 @@ class Sample:
         known = request.extents
         labels = tuple(request.notation.output)
         extents = tuple(known[label] for label in labels)
-        depth = 1
-        for label, extent in known.items():
-            depth *= 1 if label in labels else extent
+        depth = summed(request.notation, known)
         count = max(FEWEST, min(most, PRODUCTS // max(depth, 1)))
         return cls(labels, extents, _chosen(extents, count), depth)
 
@@ -141,16 +142,9 @@ class Sample:
 
 def _chosen(extents: Sequence[int], count: int) -> torch.Tensor:
     """Coordinates of about `count` elements, none twice: all of a small D, else corners and random ones."""
-    total = 1
-    for extent in extents:
-        total *= extent
+    total = math.prod(extents)
     if total <= count:
-        numbers = torch.arange(total, device="cpu")
-        columns = []
-        for extent in reversed(extents):
-            columns.append(numbers % max(extent, 1))
-            numbers = numbers // max(extent, 1)
-        return torch.stack(columns[::-1], 1) if columns else torch.zeros(total, 0, dtype=torch.int64, device="cpu")
+        return every_index(extents, 0, total, torch.device("cpu"))
     ends = [sorted({0, extent - 1}) for extent in extents]
     corners = list(itertools.islice(itertools.product(*ends), CORNERS - 1))
     corners.append(tuple(extent - 1 for extent in extents))

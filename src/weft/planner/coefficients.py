@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from weft.machine.store import Store, fields_of
-from weft.planner.code_digest import of_files
+from weft.planner.keys import of_files
 from weft.planner.schedule import Target
 from weft.planner.validity import generation, outdate
 

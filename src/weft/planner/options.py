@@ -17,7 +17,6 @@ from weft.algebra import Algebra, find
 from weft.base.arrays import as_tensor, is_array
 from weft.errors import ArgumentError, FunctionError, NotationError, UnsupportedError
 from weft.fn.fingerprint import fingerprints
-from weft.planner.planner import check_specialize, check_tune
 from weft.planner.request import HOOKS, Request
 from weft.planner.schedule import Schedule
 from weft.planner.target import check_backend
@@ -31,6 +30,8 @@ OutDtype = torch.dtype | tuple[torch.dtype | None, ...] | None
 Functions = tuple[Callable[..., Any] | None, ...]
 Reader = Callable[[str, Any], Any]
 
+TUNE = (None, "model", "measure")  # what `tune=` may be
+SPECIALIZE = ("auto", "now", "never", "library")  # what `specialize=` may be
 NO_FUNCTIONS: Functions = (None, None, None, None)
 
 
@@ -194,6 +195,20 @@ def _checked(check: Callable[[Any], None]) -> Reader:
     return read
 
 
+def _one_of(*words: str | None) -> Reader:
+    """A reader of one of these words."""
+
+    def read(name: str, value: Any) -> Any:
+        if not (value is None or isinstance(value, str)) or value not in words:
+            raise UnsupportedError(f"{name}={value!r} is none of {', '.join(map(repr, words))}")
+        return value
+
+    return read
+
+
+read_tune = _one_of(*TUNE)
+
+
 def _read_kept(name: str, value: Any) -> torch.dtype | None:
     return None if value is None else read_dtype(name, value)
 
@@ -276,9 +291,9 @@ OPTIONS: Sequence[Option] = (
     Option("backend", "Backend", "auto", "contract plan permute grouped blocks sum network chain cascade jax",
            "what computes it", _checked(check_backend)),
     Option("tune", "Tune | None", None, "contract plan permute grouped blocks sum network chain jax",
-           "whether a measured schedule is taken", _checked(check_tune)),
+           "whether a measured schedule is taken", read_tune),
     Option("specialize", "Specialize", "auto", "contract plan permute sum network chain cascade jax",
-           "which kernels may serve", _checked(check_specialize), "now"),
+           "which kernels may serve", _one_of(*SPECIALIZE), "now"),
     Option("schedule", "Schedule | str | None", None, "contract plan permute", "the schedule that is forced",
            _checked(check_schedule)),
     Option("promote", "bool", False, "contract plan permute network jax",

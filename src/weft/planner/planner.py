@@ -18,9 +18,6 @@ from weft.planner.schedule import Candidates, Description, Origin, Ranked, Resou
 from weft.planner.verdicts import failures
 from weft.spec.permutation import Permutation
 
-TUNE = (None, "model", "measure")  # what `tune=` may be
-SPECIALIZE = ("auto", "now", "never", "library")  # what `specialize=` may be
-
 
 @dataclass(frozen=True, slots=True)
 class Choice:
@@ -67,18 +64,6 @@ class Choice:
             return replace(self, ranked=fitting).built()
         except UnsupportedError as error:
             raise ResourceError(str(error)) from None
-
-
-def check_tune(tune: object) -> None:
-    """`UnsupportedError` unless `tune` is one of `TUNE`."""
-    if not (tune is None or isinstance(tune, str)) or tune not in TUNE:
-        raise UnsupportedError(f"tune={tune!r} is none of {', '.join(map(repr, TUNE))}")
-
-
-def check_specialize(specialize: object) -> None:
-    """`UnsupportedError` unless `specialize` is one of `SPECIALIZE`."""
-    if not isinstance(specialize, str) or specialize not in SPECIALIZE:
-        raise UnsupportedError(f"specialize={specialize!r} is none of {', '.join(map(repr, SPECIALIZE))}")
 
 
 def choose(

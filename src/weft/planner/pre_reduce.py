@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from weft.planner.program import SLOT_A, SLOT_B, Program, ProgramStep, as_called, build, number_slot, predict, work
 from weft.planner.schedule import Candidates, Target
-from weft.spec import Contraction, Layout, Mode, Role, Strides, canonical
+from weft.spec import Contraction, Label, Layout, Role, Strides, canonical
 
 if TYPE_CHECKING:
     from weft.planner.planner import Choice
@@ -27,11 +27,12 @@ NAME = "pre_reduce"
 A, B = range(2)
 
 
-class SummedOperand(NamedTuple):
-    """Modes of an operand whose single-operand modes are summed, outermost first, and their layout."""
+class OperandSums(NamedTuple):
+    """An operand as the product reads it: summed over its single-operand modes, or as it is."""
 
-    modes: tuple[Mode, ...]
     layout: Layout
+    strides: dict[tuple[Label, ...], int]  # by the labels of a mode, outermost first where it is summed
+    summed: bool
 
 
 def supports(contraction: Contraction, target: Target) -> str | None:
@@ -60,8 +61,8 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
     found: dict[tuple[Contraction | None, ...], Program] = {}
     try:
         for by_role in (False, True):
-            sums = [_sums(contraction, operand, by_role) if wanted else None for operand, wanted in enumerate(summed)]
-            steps = [_step(contraction, operand, total) for operand, total in enumerate(sums)]
+            sums = [_sums(contraction, operand, wanted, by_role) for operand, wanted in enumerate(summed)]
+            steps = [_step(contraction, operand, each) if each.summed else None for operand, each in enumerate(sums)]
             if tuple(steps) not in found:
                 chosen = [choose(step, backend, target) if step is not None else None for step in steps]
                 product = choose(_product(contraction, sums), backend, target)
@@ -96,57 +97,47 @@ def _has_single_operand_modes(contraction: Contraction, operand: int) -> bool:
     return any(mode.strides[operand] and not mode.strides[other] for mode in contraction.of_role(Role.K))
 
 
-def _sums(contraction: Contraction, operand: int, by_role: bool) -> SummedOperand:
+def _sums(contraction: Contraction, operand: int, wanted: bool, by_role: bool) -> OperandSums:
     """Where an operand's sums go: in its own order, so that they are written as they are read, or by their roles, k
     innermost."""
     other = 1 - operand
+    if not wanted:
+        strides = {mode.labels: mode.strides[operand] for mode in contraction.modes}
+        return OperandSums((contraction.a, contraction.b)[operand], strides, False)
     kept = [
         mode for mode in contraction.modes if mode.strides[operand] and (mode.role is not Role.K or mode.strides[other])
     ]
     if not by_role:
         kept.sort(key=lambda mode: -mode.strides[operand])
-    extents = [mode.extent for mode in kept]
-    return SummedOperand(tuple(kept), Layout.contiguous(extents, contraction.arithmetic.accumulate))
+    layout = Layout.contiguous([mode.extent for mode in kept], contraction.arithmetic.accumulate)
+    return OperandSums(layout, dict(zip([mode.labels for mode in kept], layout.strides, strict=True)), True)
 
 
-def _step(contraction: Contraction, operand: int, sums: SummedOperand | None) -> Contraction | None:
-    """The sum of one operand over its single-operand modes, as a contraction with a 0-d one; None where it has none."""
-    if sums is None:
-        return None
+def _step(contraction: Contraction, operand: int, sums: OperandSums) -> Contraction:
+    """The sum of one operand over its single-operand modes, as a contraction with a 0-d one."""
     layout = (contraction.a, contraction.b)[operand]
-    function = (contraction.a_fn, contraction.b_fn)[operand]
-    kept, total = sums
+    own = {mode.labels: mode for mode in contraction.modes if mode.strides[operand]}
+    kept = [own[labels] for labels in sums.strides]
+    alone = [mode for mode in own.values() if mode.labels not in sums.strides]
     modes = [
-        Mode(mode.labels, mode.extent, Role.M, Strides(mode.strides[operand], 0, 0, stride))
-        for mode, stride in zip(kept, total.strides, strict=True)
-    ]
-    modes += [
-        Mode(mode.labels, mode.extent, Role.K, Strides(mode.strides[operand], 0, 0, 0))
-        for mode in contraction.of_role(Role.K)
-        if mode.strides[operand] and mode not in kept
+        mode._replace(role=role, strides=Strides(mode.strides[operand], 0, 0, sums.strides.get(mode.labels, 0)))
+        for role, group in ((Role.M, kept), (Role.K, alone))
+        for mode in group
     ]
     return canonical(
         replace(
-            contraction, modes=tuple(modes), a=layout, b=Layout((), (), layout.dtype), c=None, d=total,
-            a_fn=function, b_fn=None, c_fn=None, epilogue=None,
+            contraction, modes=tuple(modes), a=layout, b=Layout((), (), layout.dtype), c=None, d=sums.layout,
+            a_fn=(contraction.a_fn, contraction.b_fn)[operand], b_fn=None, c_fn=None, epilogue=None,
             conjugate_a=(contraction.conjugate_a, contraction.conjugate_b)[operand], conjugate_b=False,
         )
     )  # fmt: skip
 
 
-def _product(contraction: Contraction, sums: Sequence[SummedOperand | None]) -> Contraction:
+def _product(contraction: Contraction, sums: Sequence[OperandSums]) -> Contraction:
     """The contraction that remains, with the sums in the operands' places."""
-    strides: list[dict[tuple[object, ...], int]] = []
-    for operand, total in enumerate(sums):
-        if total is not None:
-            strides.append(
-                {mode.labels: stride for mode, stride in zip(total.modes, total.layout.strides, strict=True)}
-            )
-        else:
-            strides.append({mode.labels: mode.strides[operand] for mode in contraction.modes if mode.strides[operand]})
     modes = []
     for mode in contraction.modes:
-        a, b = (lies.get(mode.labels, 0) for lies in strides)
+        a, b = (each.strides.get(mode.labels, 0) for each in sums)
         if mode.role is Role.K and not a and not b and (mode.strides.a or mode.strides.b):
             continue  # a single-operand mode, summed by now
         modes.append(mode._replace(strides=Strides(a, b, *mode.strides[2:])))
@@ -155,11 +146,9 @@ def _product(contraction: Contraction, sums: Sequence[SummedOperand | None]) -> 
     return canonical(
         replace(
             contraction, modes=tuple(modes), arithmetic=replace(arithmetic, product=accumulate),
-            a=a_sums.layout if a_sums is not None else contraction.a,
-            b=b_sums.layout if b_sums is not None else contraction.b,
-            a_fn=contraction.a_fn if a_sums is None else None,
-            b_fn=contraction.b_fn if b_sums is None else None,
-            conjugate_a=contraction.conjugate_a and a_sums is None,
-            conjugate_b=contraction.conjugate_b and b_sums is None,
+            a=a_sums.layout, b=b_sums.layout,
+            a_fn=None if a_sums.summed else contraction.a_fn, b_fn=None if b_sums.summed else contraction.b_fn,
+            conjugate_a=contraction.conjugate_a and not a_sums.summed,
+            conjugate_b=contraction.conjugate_b and not b_sums.summed,
         )
     )  # fmt: skip

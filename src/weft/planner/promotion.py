@@ -18,16 +18,16 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from weft.base.settings import turns_off
 from weft.machine.counts import distinct_elements
 from weft.machine.store import Store
-from weft.planner.code_digest import of_schedule
 from weft.planner.coefficients import coefficients, fitted
+from weft.planner.keys import NotSerializable, of_schedule, serialize_schedule
 from weft.planner.planner import Choice
-from weft.planner.restored import restored
 from weft.planner.schedule import Description, Target
-from weft.planner.serialization import NotSerializable, serialize_schedule
 from weft.planner.tuned import ROOM as TUNED
 from weft.planner.tuned import key as tuned_key
+from weft.planner.tuned import restored
 from weft.planner.validity import here, now
 from weft.spec import Contraction
+from weft.spec.dtypes import dtype_name
 from weft.spec.permutation import Permutation
 
 Name: TypeAlias = Literal["library", "specialised"]
@@ -35,7 +35,7 @@ LIBRARY: Name = "library"
 SPECIALISED: Name = "specialised"
 
 ROOM = "promotions"  # of the store
-FORMAT = 2
+_PROMOTED: dict[str, Any] = {"what": "promotion", "format": 2}  # in the key of a tuned schedule
 _OTHERS = "the others were not asked: this schedule served in an earlier process"
 FASTER = 0.9  # of the time of what serves: a kernel that takes more does not take over
 
@@ -117,7 +117,7 @@ def _rate(contraction: Contraction, target: Target) -> float:
     by, arithmetic = coefficients(target), contraction.arithmetic
     if contraction.algebra is not None or min(contraction.m, contraction.n) == 1:
         return by.vector_rate
-    product, precision = str(arithmetic.product).removeprefix("torch."), arithmetic.precision
+    product, precision = dtype_name(arithmetic.product), arithmetic.precision
     known: float = fitted("common").table("matrix_rate").get(f"{product} {precision}", by.vector_rate)
     library: float = fitted("blas").table("rates").get(product, 0.0) if precision == "ieee" else 0.0
     return max(known, library)
@@ -135,41 +135,32 @@ def kept(description: Description, backend: str, target: Target, workspace_limit
     """The stored record of a contraction that a specialised kernel has served or that was tuned; None without one."""
     if not here(target) or not any(_holds_any(room) for room in (ROOM, TUNED)):
         return None
-    place = _key(description, backend, target, workspace_limit, TUNED)
-    if place is not None and Store(TUNED).load(place) is not None:
+    place = tuned_key(description, backend, target, workspace_limit)
+    if place is None:
+        return None
+    if Store(TUNED).load(place) is not None:
         return StoredChoice("a tuned schedule is stored", None, tuned=True)
-    place = _key(description, backend, target, workspace_limit, ROOM)
-    value = Store(ROOM).load(place) if place is not None else None
+    value = Store(ROOM).load(place | _PROMOTED)
     if not isinstance(value, dict):
         return None
-    rank = restored(value.get("serialized"), value.get("family"), description, backend, target)
-    if rank is not None:
-        most = math.inf if workspace_limit is None else workspace_limit
-        rank = rank if rank.schedule.workspace_bytes <= most and of_schedule(rank) == value.get("code") else None
-    choice = None if rank is None else Choice(description, backend, target, rank, (rank,), (_OTHERS,))
+    rank, choice = restored(value.get("serialized"), value.get("family"), description, backend, target), None
+    most = math.inf if workspace_limit is None else workspace_limit
+    if rank is not None and rank.schedule.workspace_bytes <= most and of_schedule(rank) == value.get("code"):
+        choice = Choice(description, backend, target, rank, (rank,), (_OTHERS,))
     return StoredChoice("it served in an earlier process", choice)
 
 
 def promote(choice: Choice, workspace_limit: int | None, tier: Tier) -> None:
     """Keep on disk that the schedule of a choice serves."""
     description, best = choice.description, choice.best
-    place = _key(description, choice.backend, choice.target, workspace_limit, ROOM)
+    place = tuned_key(description, choice.backend, choice.target, workspace_limit)
     if place is None or not here(choice.target):
         return
     value = {"switch_at": tier.switch_at, "text": description.text, "date": now()}
     with suppress(NotSerializable):
         serialized = serialize_schedule(best.schedule, description)
         value |= {"family": best.family.__name__, "serialized": serialized, "code": of_schedule(best)}
-    Store(ROOM).save(place, value)
-
-
-def _key(
-    description: Description, backend: str, target: Target, workspace_limit: int | None, room: str
-) -> dict[str, Any] | None:
-    place = tuned_key(description, backend, target, workspace_limit)
-    if place is not None and room == ROOM:
-        place |= {"what": "promotion", "format": FORMAT}
-    return place
+    Store(ROOM).save(place | _PROMOTED, value)
 
 
 def _holds_any(room: str) -> bool:

@@ -19,10 +19,9 @@ from weft.planner.target import target_of
 from weft.spec import Arithmetic, Aux, Contraction, Label, Layout, Notation, canonical
 from weft.spec.aux_operands import AuxInput
 from weft.spec.contraction import class_modes, mode_extents, mode_strides, summed
-from weft.spec.dtypes import value_type
+from weft.spec.dtypes import NARROW, fits_int32, value_type
 from weft.spec.notation import Broadcast
 from weft.spec.permutation import Permutation, canonical_modes
-from weft.spec.whole_sums import NARROW, fits_int32
 
 #: What a call writes: D, or D and what the epilogue yields after it.
 Results: TypeAlias = torch.Tensor | tuple[torch.Tensor, ...]
@@ -107,7 +106,7 @@ class Request:
     target: Target
     workspace_limit: int | None = None
     tune: str | None = None
-    specialize: str = "now"  # one of `planner.SPECIALIZE`
+    specialize: str = "now"  # one of `options.SPECIALIZE`
     named: tuple[AuxInput, ...] = ()  # operands and coordinates of the functions
     outputs: tuple[torch.dtype, ...] | None = None  # of what the epilogue yields after D; None where it is no tuple
     algebra: TracedAlgebra | None = None

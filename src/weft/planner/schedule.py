@@ -16,13 +16,13 @@ Families without it serve no invariant description.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import torch
 
-from weft.planner import ranges
 from weft.spec import Contraction
 from weft.spec.permutation import Permutation
 
@@ -165,7 +165,7 @@ class Ranked:
     def build(self, description: Description, target: Target) -> Any:
         """A launch. `ResourceError` when the device cannot hold it."""
         launch: Any = self.family.build(description, self.schedule, target)
-        return ranges.Ranged(launch, f"weft {description.text}: {self.schedule}") if ranges.wanted() else launch
+        return Ranged(launch, f"weft {description.text}: {self.schedule}") if _wants_ranges() else launch
 
 
 ORDERS = tuple(sign * group for group in (1, 2, 4, 8, 16, 32) for sign in (1, -1))
@@ -189,3 +189,20 @@ class Origin:
 
     source: Literal["model", "store", "tuned", "forced"]  # the cost model, an earlier tuning, one just now, the caller
     date: str = ""  # of the tuning, ISO 8601
+
+
+def _wants_ranges() -> bool:
+    """Whether launches that are built now are to have NVTX ranges, for the timeline of a profiler."""
+    return os.environ.get("WEFT_NVTX") == "1"
+
+
+class Ranged:
+    """A launch within a range of that name; steps of a launch that is made of several have ranges of their own."""
+
+    def __init__(self, launch: Any, name: str) -> None:
+        self._launch, self._name = launch, name
+        self.kernels = (launch,)  # where `weft_bench.kernels.kernel` looks for what is launched
+
+    def __call__(self, *arguments: Any) -> None:
+        with torch.cuda.nvtx.range(self._name):
+            self._launch(*arguments)

@@ -2,28 +2,25 @@
 
 Its key holds what the choice depends on: the canonical description with extents, strides, types, alignments and
 functions; the device, driver, torch and Triton. The schedule is stored with the digest of the code of its family and
-of the families of its steps (`weft.planner.code_digest`). A schedule whose code has changed since, or that is no longer
+of the families of its steps (`weft.planner.keys`). A schedule whose code has changed since, or that is no longer
 legal, counts as absent, and nothing in the cache can break a plan.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from weft.base.bounded_cache import BoundedCache
 from weft.machine.store import Store, number
-from weft.planner.code_digest import of_schedule
-from weft.planner.registry import beside
-from weft.planner.restored import restored
-from weft.planner.schedule import Description, Origin, Schedule, Target
-from weft.planner.serialization import NotSerializable, serialize_description, serialize_schedule
+from weft.planner.keys import NotSerializable, of_schedule, serialize_description, serialize_schedule
+from weft.planner.planner import Choice, offered
+from weft.planner.registry import beside, family_names, imported
+from weft.planner.schedule import Description, Origin, Ranked, Schedule, Target
 from weft.planner.validity import environment, here, now, outdate
-
-if TYPE_CHECKING:
-    from weft.planner.planner import Choice
 
 FORMAT = 2  # of keys and values
 ROOM = "schedules"  # of the store
@@ -94,34 +91,35 @@ def _place_here(*asked: Any) -> Hashable:
 
 def is_stored(description: Description, backend: str, target: Target, workspace_limit: int | None) -> bool:
     """Whether a tuned schedule is stored that `recalled` may find; quick, as nothing is planned."""
-    if not here(target) or not Store(ROOM).directory.is_dir():
-        return False
-    places = [key(description, backend, target, limit) for limit in dict.fromkeys((workspace_limit, None))]
-    return any(place is not None and Store(ROOM).load(place) is not None for place in places)
+    return next(_stored(description, backend, target, workspace_limit), None) is not None
 
 
 def recalled(choice: Choice, workspace_limit: int | None) -> Choice | None:
     """The choice with the stored schedule first, or None where there is none that fits.
 
-    One found under another limit serves as well where its workspace is within this one. A device that is not here
-    has none.
+    One found under another limit serves as well where its workspace is within this one.
     """
-    if not here(choice.target) or not Store(ROOM).directory.is_dir():  # where nothing was ever tuned, no key is made
-        return None
+    stored = _stored(choice.description, choice.backend, choice.target, workspace_limit)
+    found = (_applied(choice, value, workspace_limit) for value in stored)
+    return next((each for each in found if each is not None), None)
+
+
+def _stored(description: Description, backend: str, target: Target, workspace_limit: int | None) -> Iterator[Any]:
+    """The values stored under this limit and under none; a device that is not here has none."""
+    if not here(target) or not Store(ROOM).directory.is_dir():  # where nothing was ever tuned, no key is made
+        return
     for limit in dict.fromkeys((workspace_limit, None)):
-        place = key(choice.description, choice.backend, choice.target, limit)
+        place = key(description, backend, target, limit)
         value = Store(ROOM).load(place) if place is not None else None
-        if value is not None and (found := _applied(choice, value, workspace_limit)) is not None:
-            return found
-    return None
+        if value is not None:
+            yield value
 
 
 def first(choice: Choice, fastest: TunedSchedule, origin: Origin) -> Choice:
     """A choice with the tuned schedule in the first place, its measured times noted."""
-    measured = {fastest.model: fastest.model_seconds, fastest.schedule: fastest.seconds}
-    noted = [replace(rank, measured=measured.get(rank.schedule, rank.measured)) for rank in choice.ranked]
-    best = next(rank for rank in noted if rank.schedule == fastest.schedule)
-    return replace(choice, best=best, ranked=(best, *(rank for rank in noted if rank is not best)), origin=origin)
+    ranked = noted(choice, {fastest.model: fastest.model_seconds, fastest.schedule: fastest.seconds}, ()).ranked
+    best = next(rank for rank in ranked if rank.schedule == fastest.schedule)
+    return replace(choice, best=best, ranked=(best, *(rank for rank in ranked if rank is not best)), origin=origin)
 
 
 def noted(choice: Choice, measured: Mapping[Schedule, float], excluded: Sequence[str]) -> Choice:
@@ -172,10 +170,28 @@ def _with_stored(choice: Choice, workspace_limit: int | None, *entries: Mapping[
 
 def _match(choice: Choice, entry: Mapping[str, Any]) -> Schedule | None:
     """The legal schedule that an entry is of, if its code is as it was; those whose text agrees are looked at first."""
-    for rank in sorted(choice.ranked, key=lambda rank: str(rank.schedule) != entry["schedule"]):
-        try:
-            if serialize_schedule(rank.schedule, choice.description) == entry["serialized"]:
-                return rank.schedule if of_schedule(rank) == entry["code"] else None
-        except NotSerializable:
-            continue
+    ranked = sorted(choice.ranked, key=lambda rank: str(rank.schedule) != entry["schedule"])
+    at = _place_of(entry["serialized"], choice.description, [rank.schedule for rank in ranked])
+    return ranked[at].schedule if at is not None and of_schedule(ranked[at]) == entry["code"] else None
+
+
+def restored(serialized: Any, family: Any, description: Description, backend: str, target: Target) -> Ranked | None:
+    """The schedule of a family (its module) with its predicted time, without ranking those of all families.
+
+    None where the family offers no such schedule: whatever a file says, only legal schedules are built.
+    """
+    known = *family_names(description, backend), *beside(description, target)
+    found: Any = imported(family) if family in known else ""
+    candidates = found if isinstance(found, str) else offered(found, description, target)
+    legal = () if isinstance(candidates, str) else candidates.schedules
+    at = _place_of(serialized, description, legal)
+    return None if at is None else Ranked(legal[at], found.predict(description, legal[at], target), found)
+
+
+def _place_of(serialized: Any, description: Description, schedules: Sequence[Schedule]) -> int | None:
+    """Which of these schedules was serialized so."""
+    for at, schedule in enumerate(schedules):
+        with suppress(NotSerializable):
+            if serialize_schedule(schedule, description) == serialized:
+                return at
     return None

@@ -1,4 +1,4 @@
-"""The machine and software that a stored figure or schedule is valid for. Its code: `weft.planner.code_digest`.
+"""The machine and software that a stored figure or schedule is valid for. Its code: `weft.planner.keys`.
 
 Also the state that calls of this process depend on without saying so: the count that grows whenever something is stored
 that plans depend on, and the precision of calls that name none.

@@ -21,7 +21,7 @@ from weft.base.log import warn
 from weft.base.settings import turns_off
 from weft.machine.stamp import device_stamp
 from weft.machine.store import Store, fields_of
-from weft.planner.code_digest import of_backend, of_files
+from weft.planner.keys import of_backend, of_files
 from weft.planner.registry import short_name, versions
 from weft.planner.schedule import Target
 from weft.planner.validity import here, outdate

@@ -17,7 +17,7 @@ from weft.base.describe import folded
 from weft.base.extensions import reader
 from weft.base.memory import check_room, workspace_error
 from weft.errors import UnsupportedError, is_out_of_memory
-from weft.fn.watched import Watched
+from weft.fn.trace import Watched
 from weft.planner.planner import Choice
 from weft.planner.promotion import Tier
 from weft.planner.request import Request, Results

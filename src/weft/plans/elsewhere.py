@@ -12,8 +12,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from weft.planner.planner import Choice
-from weft.planner.restored import restored
 from weft.planner.schedule import Description, Target
+from weft.planner.tuned import restored
 from weft.selftest.gate import awaited
 
 if TYPE_CHECKING:

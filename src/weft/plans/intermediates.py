@@ -13,8 +13,7 @@ from typing import Any
 import torch
 
 from weft.planner.options import Options
-from weft.spec.dtypes import resolve, storage_type
-from weft.spec.whole_sums import between, results_of
+from weft.spec.dtypes import resolve, results_of, storage_type, type_between
 
 WIDER = {torch.float16: torch.float32, torch.bfloat16: torch.float32}  # types in which parts of sums are added up
 EXACT = (None, "ieee", "ieee_bound")  # precisions of products as they are
@@ -22,7 +21,7 @@ EXACT = (None, "ieee", "ieee_bound")  # precisions of products as they are
 
 def intermediate_type(own: torch.dtype, asked: Any, accumulate: torch.dtype | None) -> torch.dtype:
     """The type of an intermediate of operands of type `own`, where `asked` is the requested type of the result."""
-    return torch.float32 if own == torch.float16 else between(own, asked, accumulate)
+    return torch.float32 if own == torch.float16 else type_between(own, asked, accumulate)
 
 
 def is_of_halves(dtypes: Iterable[torch.dtype]) -> bool:

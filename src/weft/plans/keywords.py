@@ -15,7 +15,7 @@ from weft.planner.options import OF_NAME, TAKEN, Options
 from weft.planner.request import HOOKS, Results
 from weft.planner.schedule import Scalar
 from weft.planner.validity import default_precision
-from weft.spec.whole_sums import result_types
+from weft.spec.dtypes import result_types
 
 
 class FactorKeywords(TypedDict, total=False):

@@ -18,9 +18,8 @@ from weft.plans.checks import check_devices, reject_gradient
 from weft.spec import Label, Layout, Notation, aux_operands
 from weft.spec.aux_operands import AuxInput
 from weft.spec.contraction import Arithmetic, mode_extents, summed
-from weft.spec.dtypes import FP8, dtype_name, resolve, result_type, storage_type
+from weft.spec.dtypes import FP8, dtype_name, resolve, result_type, results_of, storage_type
 from weft.spec.notation import expand, label_text
-from weft.spec.whole_sums import results_of
 
 _TENSORS = {"a_fn": "A", "b_fn": "B", "c_fn": "C", "epilogue": "D"}
 

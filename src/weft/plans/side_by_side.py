@@ -18,7 +18,7 @@ from weft.base.log import log
 from weft.errors import WeftError
 from weft.gpu.blas.model import NAME as BLAS
 from weft.machine.store import Store
-from weft.planner.code_digest import of_backend
+from weft.planner.keys import of_backend
 from weft.planner.planner import Choice
 from weft.planner.schedule import Description, Ranked, Target, is_invariant
 from weft.planner.validity import environment, here

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from weft.errors import NotationError, ShapeError
-from weft.spec.contraction import Aux, Layout, mode_strides
+from weft.spec.contraction import Aux, Layout, check_diagonals, mode_strides
 from weft.spec.notation import Label, Notation, expand, from_sequences, label_text, parse, term_text
 
 _LARGEST_INT32 = 2**31 - 1
@@ -47,12 +47,8 @@ def read_modes(name: str, modes: Any, rank: int) -> tuple[Label, ...]:
 
 def operand(name: str, term: tuple[Label, ...], layout: Layout, extents: Mapping[Label, int]) -> AuxInput:
     """An operand with those modes, its extents checked: each is the mode's, or 1 and broadcasts."""
-    seen: dict[Label, int] = {}
+    check_diagonals(term, layout.shape, f"operand '{name}'")
     for label, extent in zip(term, layout.shape, strict=True):
-        if seen.setdefault(label, extent) != extent:
-            raise ShapeError(
-                f"label '{label_text(label)}' stands twice in operand '{name}' with extents {seen[label]} and {extent}"
-            )
         wanted = extents.get(label, extent)  # an unknown label is refused where a function asks for it
         if extent not in (wanted, 1):
             raise ShapeError(

@@ -25,6 +25,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
+from operator import itemgetter
 from typing import Literal, NamedTuple
 
 import torch
@@ -58,21 +59,7 @@ class Strides(tuple[int, ...]):
     def __getnewargs__(self) -> tuple[int, ...]:
         return tuple(self)
 
-    @property
-    def a(self) -> int:
-        return self[0]
-
-    @property
-    def b(self) -> int:
-        return self[1]
-
-    @property
-    def c(self) -> int:
-        return self[2]
-
-    @property
-    def d(self) -> int:
-        return self[3]
+    a, b, c, d = (property(itemgetter(tensor)) for tensor in range(4))
 
     @property
     def aux(self) -> tuple[int, ...]:
@@ -214,27 +201,12 @@ class Contraction:
 
     def extent_of(self, *roles: Role) -> int:
         """Product of the extents of all modes of these roles (1 when there are none)."""
-        extent = 1
-        for mode in self.modes:
-            if mode.role in roles:
-                extent *= mode.extent
-        return extent
+        return math.prod([mode.extent for mode in self.modes if mode.role in roles])
 
-    @cached_property
-    def m(self) -> int:
-        return self.extent_of(Role.M)
-
-    @cached_property
-    def n(self) -> int:
-        return self.extent_of(Role.N)
-
-    @cached_property
-    def k(self) -> int:
-        return self.extent_of(Role.K)
-
-    @cached_property
-    def batch(self) -> int:
-        return self.extent_of(Role.BATCH)
+    batch = cached_property(lambda self: self.extent_of(Role.BATCH))
+    m = cached_property(lambda self: self.extent_of(Role.M))
+    n = cached_property(lambda self: self.extent_of(Role.N))
+    k = cached_property(lambda self: self.extent_of(Role.K))
 
 
 def mode_extents(notation: Notation, shapes: Sequence[Sequence[int]]) -> dict[Label, int]:
@@ -242,7 +214,7 @@ def mode_extents(notation: Notation, shapes: Sequence[Sequence[int]]) -> dict[La
     extents: dict[Label, int] = {}
     first: dict[Label, int] = {}
     for operand, (term, shape) in enumerate(zip(notation.inputs, shapes, strict=True)):
-        _check_diagonals(term, shape, operand)
+        check_diagonals(term, shape, f"operand {operand}")
         for label, extent in zip(term, shape, strict=True):
             known = extents.setdefault(label, extent)
             first.setdefault(label, operand)
@@ -257,13 +229,13 @@ def mode_extents(notation: Notation, shapes: Sequence[Sequence[int]]) -> dict[La
     return extents
 
 
-def _check_diagonals(term: Sequence[Label], shape: Sequence[int], operand: int) -> None:
+def check_diagonals(term: Sequence[Label], shape: Sequence[int], operand: str) -> None:
     """A label that an operand repeats has one extent there: no broadcasting within a diagonal."""
     seen: dict[Label, int] = {}
     for label, extent in zip(term, shape, strict=True):
         if seen.setdefault(label, extent) != extent:
             raise ShapeError(
-                f"label '{label_text(label)}' stands twice in operand {operand} with extents {seen[label]} and {extent}"
+                f"label '{label_text(label)}' stands twice in {operand} with extents {seen[label]} and {extent}"
             )
 
 

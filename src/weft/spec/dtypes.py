@@ -1,62 +1,51 @@
 """Which number types a contraction uses: storage from the tensors, then product, accumulator and result by choice.
 
 Nothing is promoted silently and no less exact mode is a default: see `resolve`.
+
+A sum of integers wraps around no earlier than its result does. One that is stored in 64 bits is made in int64. One that
+becomes a floating number is made in int32, which matrix instructions add in, as long as no sum of its length leaves
+that, else in int64. One that is stored in 32 bits or fewer is made in int32.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 
 from weft.base.figures import nearest
 from weft.errors import DTypeError, UnsupportedError
+from weft.fn.writer import dtype_name as dtype_name
 from weft.spec.contraction import Arithmetic
 from weft.spec.type_names import NAMES, read_dtype, read_mode
-from weft.spec.whole_sums import NARROW, sum_type
 
 PRECISIONS = ("ieee", "ieee_bound", "tf32", "tf32x3", "3m")
 FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 
+# The largest magnitude of a product of two values.
+_LARGEST = {torch.int8: 128**2, torch.uint8: 255**2, torch.int16: 2**30}
+NARROW = (torch.int8, torch.uint8, torch.int16, torch.int32)  # the integers that may be added in int32
 # The accumulators each product type may have, its default first.
 _ACCUMULATORS: dict[torch.dtype, tuple[torch.dtype, ...]] = {
-    torch.float8_e4m3fn: (torch.float32,),
-    torch.float8_e5m2: (torch.float32,),
-    torch.float16: (torch.float32, torch.float64),
-    torch.bfloat16: (torch.float32, torch.float64),
-    torch.float32: (torch.float32, torch.float64),
+    **dict.fromkeys(FP8, (torch.float32,)),
+    **dict.fromkeys((torch.float16, torch.bfloat16, torch.float32), (torch.float32, torch.float64)),
     torch.float64: (torch.float64,),
     torch.complex64: (torch.complex64, torch.complex128),
     torch.complex128: (torch.complex128,),
-    torch.int8: (torch.int32, torch.int64),
-    torch.uint8: (torch.int32, torch.int64),
-    torch.int16: (torch.int32, torch.int64),
-    torch.int32: (torch.int32, torch.int64),
+    **dict.fromkeys(NARROW, (torch.int32, torch.int64)),
     torch.int64: (torch.int64,),
 }
 # In what matrix instructions add products of elements as they are stored.
-MATRIX_SUMS = {
-    torch.float16: torch.float32,
-    torch.bfloat16: torch.float32,
-    torch.float8_e4m3fn: torch.float32,
-    torch.float8_e5m2: torch.float32,
-    torch.int8: torch.int32,
-}
+MATRIX_SUMS = {**dict.fromkeys((torch.float16, torch.bfloat16, *FP8), torch.float32), torch.int8: torch.int32}
 # Truth values have no sum of products; other algebras keep them or count in integers.
 _ACCUMULATORS_OF_BOOL = (torch.bool, torch.int32, torch.int64)
 # What holds the sums of types that do not.
 NEEDS_OUT_DTYPE = {
-    torch.int8: "torch.int32 holds them",
-    torch.uint8: "torch.int32 holds them",
-    torch.float8_e4m3fn: "torch.float16, torch.bfloat16 or torch.float32",
-    torch.float8_e5m2: "torch.float16, torch.bfloat16 or torch.float32",
+    **dict.fromkeys((torch.int8, torch.uint8), "torch.int32 holds them"),
+    **dict.fromkeys(FP8, "torch.float16, torch.bfloat16 or torch.float32"),
 }
 REAL_OF = {torch.complex64: torch.float32, torch.complex128: torch.float64}
-
-
-def dtype_name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def storage_type(a: torch.dtype, b: torch.dtype, algebra: bool = False, promote: bool = False) -> torch.dtype:
@@ -127,7 +116,7 @@ def resolve(
     types exactly and can be computed with; their own type as `precision` gives fp8 products, whose sums keep fewer
     digits on some tensor cores, and is for two operands of that type. `accumulate` None: float32 for fp8, half and
     single precision, float64 for double, int64 for int64; of shorter integers int32, which wraps, or int64, as results
-    and length ask for (`weft.spec.whole_sums`). A wider type may be asked for. `algebra` is the name of another algebra
+    and length ask for. A wider type may be asked for. `algebra` is the name of another algebra
     than plus-times: products in shortened float32 are not for it, bool is, and stays bool. `promote`: operands of
     different types are multiplied in the type that torch promotes them to; each keeps its own in memory.
 
@@ -141,18 +130,14 @@ def resolve(
                 f"products in {dtype_name(precision)} are of two operands of that type: nothing is rounded to it"
             )
         product = _checked_product(storage, precision)
-    elif precision in ("tf32", "tf32x3"):
+    elif precision in ("tf32", "tf32x3", "3m"):
+        three = precision == "3m"
         if algebra is not None:
             raise DTypeError(f"precision '{precision}' is for products of plus_times, the algebra is {algebra}")
-        if storage not in (torch.float32, torch.complex64):
-            raise DTypeError(f"precision '{precision}' is for float32 products, the operands are {dtype_name(storage)}")
-        mode = precision
-    elif precision == "3m":
-        if algebra is not None:
-            raise DTypeError(f"precision '3m' is for products of plus_times, the algebra is {algebra}")
-        if not storage.is_complex:
-            raise DTypeError(f"precision '3m' is for complex products, the operands are {dtype_name(storage)}")
-        three = True
+        if not (storage.is_complex if three else storage in (torch.float32, torch.complex64)):
+            kind = "complex" if three else "float32"
+            raise DTypeError(f"precision '{precision}' is for {kind} products, the operands are {dtype_name(storage)}")
+        mode = "ieee" if three else precision
     elif precision not in (None, "ieee", "ieee_bound"):
         raise DTypeError(
             f"precision {precision!r} is neither one of {', '.join(PRECISIONS)} nor a dtype"
@@ -210,3 +195,47 @@ def _checked_product(storage: torch.dtype, product: torch.dtype) -> torch.dtype:
 
 def _type_text(value: object) -> str:
     return dtype_name(value) if isinstance(value, torch.dtype) else repr(value)
+
+
+# -- sums of integers --------------------------------------------------------------------------------------------------
+
+
+def fits_int32(product: torch.dtype, count: int) -> bool:
+    """Whether no sum of so many products leaves int32."""
+    largest = _LARGEST.get(product)
+    return largest is not None and count * largest < 2**31
+
+
+def sum_type(product: torch.dtype, results: Iterable[torch.dtype], count: int) -> torch.dtype:
+    """The type of a sum of so many products of integers of at most 32 bits, by the types that its results have."""
+    types = set(results)
+    if torch.int64 in types:
+        return torch.int64
+    becomes_real = any(dtype.is_floating_point or dtype.is_complex for dtype in types)
+    return torch.int64 if becomes_real and not fits_int32(product, count) else torch.int32
+
+
+def type_between(own: torch.dtype, asked: Any, accumulate: torch.dtype | None) -> torch.dtype:
+    """The type of an intermediate result of operands of type `own`, where `out_dtype` asks for such results in the end:
+    64 bits where a sum of any length has them. `accumulate` as it is asked for, else None."""
+    wide = own in NARROW and sum_type(own, results_of(asked, own), 2**31) is torch.int64
+    wide = wide and accumulate is not torch.int32
+    return torch.int64 if wide else own
+
+
+def results_of(asked: Any, storage: torch.dtype) -> Sequence[torch.dtype]:
+    """The types that results have: as `out_dtype` asks, the operands' where it names none."""
+    types = asked if isinstance(asked, tuple) else (asked,)
+    return [storage if each is None else each for each in types]
+
+
+def asked_types(out_dtype: Any, out: Any) -> Any:
+    """The types of results that a call asks for: by `out_dtype`, else by its own places; None where by neither."""
+    return result_types(out) if out_dtype is None else out_dtype
+
+
+def result_types(out: Any) -> Any:
+    """The types of results that a call brings its own places for; None where there is none."""
+    if out is None:
+        return None
+    return tuple(one.dtype for one in out) if isinstance(out, tuple) else out.dtype

@@ -1,7 +1,6 @@
 """Which elements of memory a strided tensor touches: overlap within one tensor and between two.
 
-Answers are "surely disjoint" or "not shown to be". Everything here costs microseconds but the last resort, which
-lists the addresses of small tensors.
+Answers are "surely disjoint" or "not shown to be", and cost microseconds: NumPy solves what no rule decides.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-_ENUMERATED = 1 << 20  # elements: up to here addresses are listed when no rule decides
+_MOST_WORK = 1 << 16  # steps of NumPy's search for an address that two tensors share
 
 
 def reach(tensor: torch.Tensor) -> int:
@@ -21,14 +20,21 @@ def reach(tensor: torch.Tensor) -> int:
 
 
 def overlaps_itself(tensor: torch.Tensor) -> bool:
-    """Whether two indices of `tensor` share an address (True also where a large tensor cannot be shown not to)."""
+    """Whether two indices of `tensor` share an address (True also where it would take long to show that none do)."""
     span = 0
     for stride, extent in sorted((s, e) for s, e in zip(tensor.stride(), tensor.shape, strict=True) if e != 1):
-        if extent == 0:
-            return False
         if stride <= span:
-            return _listed_twice(tensor)
+            return tensor.numel() > 0 and _steps_onto_itself(tensor)
         span += stride * (extent - 1)
+    return False
+
+
+def _steps_onto_itself(tensor: torch.Tensor) -> bool:
+    """Whether steps along some dimension, and any along later ones, lead to an element that was there before."""
+    while tensor.dim():
+        if share_memory(tensor[1:], tensor[0]):
+            return True
+        tensor = tensor[0]
     return False
 
 
@@ -40,60 +46,24 @@ def same_memory(x: torch.Tensor, y: torch.Tensor) -> bool:
 
 
 def share_memory(x: torch.Tensor, y: torch.Tensor) -> bool:
-    """Whether some byte belongs to both (True also where large interleaved tensors cannot be shown apart)."""
+    """Whether some byte belongs to both (True also where it would take long to show large interleaved ones apart)."""
     if x.numel() == 0 or y.numel() == 0 or x.device != y.device:
         return False
-    first_x, last_x = _span(x)
-    first_y, last_y = _span(y)
-    if last_x < first_y or last_y < first_x:
+    start_x, start_y = x.data_ptr(), y.data_ptr()
+    if start_x + reach(x) <= start_y or start_y + reach(y) <= start_x:
         return False
-    if _apart_within_period(x, y):
-        return False
-    if x.numel() + y.numel() <= _ENUMERATED:
-        return bool(np.intersect1d(_addresses(x), _addresses(y)).size)
-    return True
-
-
-def _span(tensor: torch.Tensor) -> tuple[int, int]:
-    """First and last byte address."""
-    return tensor.data_ptr(), tensor.data_ptr() + reach(tensor) - 1
-
-
-def _apart_within_period(x: torch.Tensor, y: torch.Tensor) -> bool:
-    """Two slices of one buffer: the same long strides, and short spans that lie side by side within each period."""
-    steps_x, steps_y = _byte_steps(x), _byte_steps(y)
-    for period in sorted({s for s, _ in steps_x} & {s for s, _ in steps_y}, reverse=True):
-        windows = []
-        for tensor, steps in ((x, steps_x), (y, steps_y)):
-            if any(step % period for step, _ in steps if step > period):
-                break
-            start = tensor.data_ptr() % period
-            end = start + sum(step * (extent - 1) for step, extent in steps if step < period)
-            windows.append((start, end + tensor.element_size()))
-        if len(windows) == 2 and all(end <= period for _, end in windows):
-            (start_x, end_x), (start_y, end_y) = windows
-            if end_x <= start_y or end_y <= start_x:
-                return True
-    return False
-
-
-def _byte_steps(tensor: torch.Tensor) -> list[tuple[int, int]]:
-    size = tensor.element_size()
-    return [(s * size, e) for s, e in zip(tensor.stride(), tensor.shape, strict=True) if e > 1 and s > 0]
-
-
-def _addresses(tensor: torch.Tensor) -> np.ndarray:
-    """Every byte address that `tensor` covers."""
-    offsets = np.zeros(1, dtype=np.int64)
-    for stride, extent in zip(tensor.stride(), tensor.shape, strict=True):
-        offsets = (offsets[:, None] + stride * np.arange(extent)).reshape(-1)
-    size = tensor.element_size()
-    starts = tensor.data_ptr() + offsets * size
-    return (starts[:, None] + np.arange(size)).reshape(-1)
-
-
-def _listed_twice(tensor: torch.Tensor) -> bool:
-    if tensor.numel() > _ENUMERATED:
+    try:
+        return np.shares_memory(_Bytes(x), _Bytes(y), max_work=_MOST_WORK)  # type: ignore[arg-type]
+    except np.exceptions.TooHardError:
         return True
-    addresses = _addresses(tensor)
-    return np.unique(addresses).size != addresses.size
+
+
+class _Bytes:
+    """A tensor of any device as NumPy asks for arrays: where its elements are, none of which is read."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        size = tensor.element_size()
+        self.__array_interface__ = {
+            "version": 3, "data": (tensor.data_ptr(), True), "typestr": f"|V{size}", "shape": tuple(tensor.shape),
+            "strides": tuple([stride * size for stride in tensor.stride()]),
+        }  # fmt: skip

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,8 @@ import torch
 
 from weft.base.figures import counted
 from weft.errors import ShapeError
+from weft.spec.canonical import merged
+from weft.spec.contraction import Mode, Role, Strides
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,28 +110,14 @@ class InPlace:
         first, second = self.dims
         if not self.square and not self.row_major:
             first, second = second, first
-        others = [at for at in range(len(self.shape)) if at not in self.dims and self.shape[at] != 1]
-        others.sort(key=lambda at: self.strides[at])
-        count, step, left = _together([(self.shape[at], self.strides[at]) for at in others])
-        size = (count, self.shape[first], self.shape[second])
-        strides = (step, self.strides[first], self.strides[second])
-        corners = itertools.product(*(range(extent) for extent, _ in left))
-        return size, strides, [
-            sum(index * stride for index, (_, stride) in zip(corner, left, strict=True)) for corner in corners
-        ]  # fmt: skip
-
-
-def _together(dims: Sequence[tuple[int, int]]) -> tuple[int, int, list[tuple[int, int]]]:
-    """The longest run of (extent, stride), smallest stride first, that is one dimension: (extent, stride, the rest)."""
-    best: list[int] = []
-    for start in range(len(dims)):
-        run = [start]
-        for at in range(start + 1, len(dims)):
-            if dims[at][1] == dims[run[-1]][0] * dims[run[-1]][1]:
-                run.append(at)
-        if math.prod(dims[at][0] for at in run) > math.prod(dims[at][0] for at in best):
-            best = run
-    if not best:
-        return 1, 0, list(dims)
-    rest = [dim for at, dim in enumerate(dims) if at not in best]
-    return math.prod(dims[at][0] for at in best), dims[best[0]][1], rest
+        others = [
+            Mode((at,), extent, Role.BATCH, Strides(stride, 0, 0, 0))
+            for at, (extent, stride) in enumerate(zip(self.shape, self.strides, strict=True))
+            if at not in self.dims and extent != 1
+        ]
+        runs = merged(sorted(others, key=lambda mode: -mode.strides.a))[::-1]
+        longest, *left = sorted(runs, key=lambda mode: -mode.extent) or [Mode((), 1, Role.BATCH, Strides(0, 0, 0, 0))]
+        size = (longest.extent, self.shape[first], self.shape[second])
+        strides = (longest.strides.a, self.strides[first], self.strides[second])
+        corners = itertools.product(*([index * mode.strides.a for index in range(mode.extent)] for mode in left))
+        return size, strides, [sum(corner) for corner in corners]

@@ -42,7 +42,6 @@ _SHORT = {
 NAMES = {str(dtype).removeprefix("torch."): dtype for dtype in _SHORT} | {
     short: dtype for dtype, names in _SHORT.items() for short in names
 }
-_PYTHON = {float: torch.float64, complex: torch.complex128, int: torch.int64, bool: torch.bool}  # as NumPy reads them
 
 
 def find_dtype(value: object) -> torch.dtype | None:
@@ -52,10 +51,10 @@ def find_dtype(value: object) -> torch.dtype | None:
     if isinstance(value, str):
         text = value.strip().lower().removeprefix("torch.").removeprefix("numpy.").removeprefix("np.")
         return NAMES.get(text)
-    if isinstance(value, type) and value in _PYTHON:
-        return _PYTHON[value]
-    if isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, np.generic)):
-        return NAMES.get(np.dtype(value).name)
+    if isinstance(value, type) and (issubclass(value, np.generic) or value in (float, complex, int, bool)):
+        value = np.dtype(value)
+    if isinstance(value, np.dtype):
+        return NAMES.get(value.name)
     if isinstance(value, torch.Tensor):  # whose attributes may raise, as a nested tensor's shape does
         return None
     name = getattr(value, "name", None)  # of array libraries: jax.numpy.float16.dtype, ml_dtypes

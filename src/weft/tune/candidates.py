@@ -15,11 +15,10 @@ from weft.errors import WeftError
 from weft.machine.shortage import says_shortage
 from weft.machine.store import Store, number
 from weft.planner import tuned as tuned_schedules
-from weft.planner.code_digest import of_schedule
+from weft.planner.keys import NotSerializable, digest, of_schedule, serialize_schedule
 from weft.planner.planner import Choice, choose_among
 from weft.planner.registry import beside, imported
 from weft.planner.schedule import Ranked, Schedule
-from weft.planner.serialization import NotSerializable, digest, serialize_schedule
 
 Verdict = Literal["waiting", "measured", "slow", "wrong", "refused"]
 

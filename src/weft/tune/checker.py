@@ -31,7 +31,7 @@ class Checker:
     def __init__(self, problem: Problem, operands: Operands, seed: int = 0) -> None:
         self._problem = problem
         self._operands = operands
-        self._modes = result_modes(problem)
+        self._modes = result_modes(problem.description)
         self._extents = [mode.extent for mode in self._modes]
         self._samples = self._chosen(seed)
         self._before = [tensor.clone() for tensor in self._added()]

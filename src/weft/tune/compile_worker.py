@@ -124,8 +124,8 @@ def compile_schedule(task: Task, target: Any) -> str | None:
 
 def _planned(task: Task, target: Any) -> dict[str, Any]:
     """Choose a schedule and compile it: its family, and the schedule as it is stored."""
+    from weft.planner.keys import serialize_schedule
     from weft.planner.planner import choose
-    from weft.planner.serialization import serialize_schedule
 
     best = choose(task.description, "triton", target, task.workspace_limit).best
     compile_schedule(task._replace(rank=best), target)

@@ -20,8 +20,8 @@ from weft.cpu.gett.params import BLOCK_ROWS, OPERATIONS, Operation
 from weft.cpu.gett.stages import HEAD, memory_functions
 from weft.cpu.jit import compiled, kernel_source
 from weft.fn.algebra import TracedAlgebra
-from weft.fn.inliner import inlined
 from weft.fn.numba.writer import NumbaWriter
+from weft.fn.pointwise import inlined
 from weft.fn.writer import Held
 from weft.planner.exponentials import Exponent, exponent_of
 from weft.spec.dtypes import dtype_name

@@ -22,8 +22,8 @@ from weft.cpu.gett.forms import GettForm
 from weft.cpu.jit import compiled
 from weft.errors import UnsupportedError
 from weft.fn import Pointwise
-from weft.fn.inliner import inlined
 from weft.fn.numba.writer import NumbaWriter
+from weft.fn.pointwise import inlined
 from weft.fn.writer import Held, past_e4m3
 from weft.spec import Contraction
 from weft.spec.dtypes import dtype_name, value_type

@@ -22,7 +22,7 @@ from weft.cpu.permute import params
 from weft.cpu.permute.params import ALPHA, CONSTANTS, PLAN
 from weft.cpu.permute.schedule import LINE, LONG, CpuPermuteSchedule, Side, Tiling, tiling
 from weft.fn import Pointwise
-from weft.fn.inliner import inlined
+from weft.fn.pointwise import inlined
 from weft.planner.schedule import Scalar
 from weft.spec.dtypes import dtype_name
 from weft.spec.permutation import Permutation, scaling_type

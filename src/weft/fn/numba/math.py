@@ -246,26 +246,26 @@ def erf(x):
 
 
 @_inline
-def erfc(x):
-    v = float64(x)
+def erfc_wide(v):
+    """erfc of a float64 as exact as float32 needs it: beyond 15 what times any float32 is 0; of NaN anything."""
     size = abs(v)
-    size = size if size < 12.0 else 12.0
+    size = size if size < 15.0 else 15.0
     far = erfc_far(size if size > 1.0 else 1.0)
-    value = 1.0 - erf_near(bounded(v, 1.0)) if size <= 1.0 else (far if v > 0.0 else 2.0 - far)
+    return 1.0 - erf_near(bounded(v, 1.0)) if size <= 1.0 else (far if v > 0.0 else 2.0 - far)
+
+
+@_inline
+def erfc(x):
+    value = erfc_wide(float64(x))
     return float32(value) if x == x else x
 
 
 @_inline
 def gelu(x):
-    """x Phi(x), by erfc of whichever side: nothing cancels."""
+    """x Phi(x), by erfc of whichever side: nothing cancels. Of -infinity it is NaN, as torch has it."""
     v = float64(x)
-    w = v * -0.7071067811865476
-    size = abs(w)
-    size = size if size < 12.0 else 12.0
-    far = erfc_far(size if size > 1.0 else 1.0)
-    far = far if size < 12.0 else 0.0  # times -infinity that is NaN, as torch has it
-    value = 1.0 - erf_near(bounded(w, 1.0)) if size <= 1.0 else (far if w > 0.0 else 2.0 - far)
-    return float32(0.5 * v * value)
+    below = v if v < 0.0 else 0.0
+    return float32(0.5 * v * (erfc_wide(v * -0.7071067811865476) + (below - below)))
 
 
 @_inline

@@ -19,20 +19,18 @@ _HALF, _SINGLE, _BYTE, _SHORT, _INT = ir.HalfType(), ir.FloatType(), ir.IntType(
 
 
 def _place(context: Any, builder: Any, held: Any, stored: ir.Type | None, base: Any, index: Any) -> tuple[Any, int]:
-    """The address of an element, which is held as it is where no type is given that it is stored in, and its size."""
+    """The address of an element, which is held as it is where no type is given that it is stored in; its alignment."""
     kind = stored or context.get_data_type(held)
-    size = stored.width // 8 if isinstance(stored, ir.IntType) else 2 if stored else held.bitwidth // 8
-    size = size // 2 if isinstance(held, types.Complex) else size
-    return builder.gep(builder.inttoptr(base, kind.as_pointer()), [index]), size
+    return builder.gep(builder.inttoptr(base, kind.as_pointer()), [index]), context.get_abi_alignment(kind)
 
 
 def _loader(held: Any, stored: ir.Type | None = None, widen: Any = None) -> Any:
     @intrinsic
     def load(typingctx: Any, base: Any, index: Any) -> Any:
         def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            place, size = _place(context, builder, held, stored, *args)
+            place, alignment = _place(context, builder, held, stored, *args)
             value = builder.load(place)
-            value.align = size
+            value.align = alignment
             return value if widen is None else widen(builder, value)
 
         return held(types.int64, types.int64), code
@@ -45,8 +43,8 @@ def _storer(held: Any, stored: ir.Type | None = None, narrow: Any = None) -> Any
     def store(typingctx: Any, base: Any, index: Any, value: Any) -> Any:
         def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             value = args[2] if narrow is None else narrow(builder, args[2])
-            place, size = _place(context, builder, held, stored, *args[:2])
-            builder.store(value, place).align = size
+            place, alignment = _place(context, builder, held, stored, *args[:2])
+            builder.store(value, place).align = alignment
             return context.get_dummy_value()
 
         return types.void(types.int64, types.int64, held), code

@@ -15,7 +15,7 @@ import triton.language as tl
 from triton.runtime.interpreter import TensorHandle
 
 from weft.fn.operations import FUNCTIONS
-from weft.fn.triton.device_cast import to_type
+from weft.fn.triton.device_math import to_type
 
 
 def _on_host(function: Callable[..., np.ndarray[Any, Any]]) -> Callable[..., Any]:

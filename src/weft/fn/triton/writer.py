@@ -124,9 +124,15 @@ _OWN = {
 
 
 def _is_normal_float32(value: float) -> bool:
-    if not 2.0**-126 <= abs(value) < 2.0**128:
-        return False
-    try:
-        return struct.unpack("<f", struct.pack("<f", value))[0] == value
-    except OverflowError:
-        return False
+    return abs(value) >= 2.0**-126 and representable(value, torch.float32) == value
+
+
+def shift(symbol: str, w: Writer, t: torch.dtype, x: Any, y: Any) -> str:
+    value, count, bits = w.operand(x, t), w.operand(y, t), t.itemsize * 8
+    if isinstance(y, int) and 0 <= y < bits:  # nothing is to be chosen
+        return f"{value} {symbol} {count}"
+    zero, width = w.constant(0, t), w.constant(bits, t)
+    inside = w.let(f"({count} >= {zero}) & ({count} < {width})")
+    if symbol == ">>" and t != torch.uint8:  # shifts in the sign
+        return f"{value} >> {w.select(inside, count, w.constant(bits - 1, t))}"
+    return w.select(inside, f"{value} {symbol} {w.select(inside, count, zero)}", zero)

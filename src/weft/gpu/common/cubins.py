@@ -19,7 +19,7 @@ from weft.gpu.common.cubin import Cubin
 from weft.gpu.common.tensor_maps import TensorMap
 from weft.machine.stamp import package_version
 from weft.machine.store import Store
-from weft.planner.code_digest import of_files, of_kernel
+from weft.planner.keys import of_files, of_kernel
 from weft.spec import Layout
 
 ROOM = "cubins"  # of the store

@@ -6,7 +6,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from weft.fn.triton.device_cast import to_type
+from weft.fn.triton.device_math import to_type
 from weft.gpu.common.addresses import ANY
 
 

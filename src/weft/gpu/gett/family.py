@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import torch
 
-from weft.fn.triton.padding import masked_operands
+from weft.fn.pointwise import masked_operands
 from weft.gpu.common.constants import DeviceFunction
 from weft.gpu.common.constraints import (
     GROUP_ROWS,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from weft.fn.triton.device_cast import to_type
+from weft.fn.triton.device_math import to_type
 from weft.gpu.common.addresses import ANY, spread_mask, spread_offsets
 from weft.gpu.common.device import load_or_zero, scalar
 from weft.gpu.common.pdl import pdl_begin

@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 import torch
 
-from weft.fn.cuda.prelude import PRELUDE, conversions
-from weft.fn.cuda.writer import CudaWriter, loading, stored_type
+from weft.fn.cuda import PRELUDE, CudaWriter, conversions, loading, stored_type
 from weft.fn.writer import SHORT, Held
 from weft.gpu.pointwise.form import THREADS, PassForm, Step, parameters
 

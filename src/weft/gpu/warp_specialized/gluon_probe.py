@@ -21,7 +21,7 @@ from weft.gpu.common.driver import driver_version
 from weft.gpu.common.release import is_tested, version
 from weft.machine.shortage import says_shortage
 from weft.machine.store import Store
-from weft.planner.code_digest import of_backend
+from weft.planner.keys import of_backend
 from weft.planner.schedule import Target
 from weft.planner.validity import now
 

@@ -9,7 +9,7 @@ from functools import cache, lru_cache
 from operator import attrgetter
 from typing import NamedTuple
 
-from weft.fn.triton.padding import padding_adds_nothing
+from weft.fn.pointwise import padding_adds_nothing
 from weft.gpu.common.constraints import LEAST_DOT, LEAST_SPLIT_STEPS, VECTOR
 from weft.gpu.common.tensor_maps import TensorMap
 from weft.gpu.common.tiling import TENSORS, A, D, TiledAxis, TiledDim, by_stride, rest, tiled_dim, wide, wide_index

@@ -91,13 +91,13 @@ def bench(
             raise UnsupportedError(f"{suite} has options of its own, which come after it: weft bench {suite} --help")
         if mode not in (None, "cold", "hot"):
             raise UnsupportedError(f"mode '{mode}' is neither cold nor hot")
-        from weft.planner.planner import check_tune
+        from weft.planner.options import read_tune
         from weft_bench.peers import registry as contenders
         from weft_bench.scaling import SCALING
         from weft_bench.suites import entries
         from weft_bench.suites import suite as find
 
-        check_tune(tune)
+        read_tune("tune", tune)
 
         place = read_device(device)
         on_cpu = place.type == "cpu"

@@ -12,7 +12,7 @@ from torch import Tensor
 from weft.fn import Pointwise, trace
 from weft.fn.pointwise import RecordedFunction
 from weft.gpu.common.constraints import is_product_of_vectors
-from weft.planner.counting import COUNT, FACTOR, of_counts, refusal
+from weft.planner.exponentials import COUNT, FACTOR, of_counts, uncounted
 from weft.planner.program import SLOT_A, SLOT_B, Program, as_called, build, predict
 from weft.planner.schedule import Candidates, Ranked, Target
 from weft.spec import Arithmetic, Contraction
@@ -75,7 +75,7 @@ OFF_MATRIX_UNITS = ("simt", "semiring", "pre_reduce")  # families that count no 
 
 
 def supports(contraction: Contraction, target: Target) -> str | None:
-    if (reason := refusal(contraction)) is not None:
+    if (reason := uncounted(contraction)) is not None:
         return reason
     if contraction.c is not None and contraction.c.dtype.itemsize > COUNT.itemsize:
         return f"C's values of {dtype_name(contraction.c.dtype)} would be cut to {dtype_name(COUNT)} as well"

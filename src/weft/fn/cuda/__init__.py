@@ -1,1 +1,0 @@
-"""User functions written out as CUDA C++."""
