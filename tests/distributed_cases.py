@@ -12,9 +12,9 @@ import torch
 import weft
 from rank_problems import Case, all_strategies, biased, leaky, part, reference, same, values, weighted, wholes
 from selected_on_ranks import selected
-from weft.distributed.group.ranks import find_ranks
-from weft.distributed.planned.prediction import predicted
-from weft.distributed.planned.strategy import Strategy
+from weft.distributed.prediction import predicted
+from weft.distributed.ranks import find_ranks
+from weft.distributed.strategy import Strategy
 
 
 def run(case: Case, most: int | None, seed: int = 0) -> tuple[int, list[str]]:
@@ -152,7 +152,7 @@ def one_ends(mesh: tuple[int, ...] = (4,)) -> Any:
     """Rank 3 ends in its second call, when the others have begun to send and to receive."""
     import os
 
-    from weft.distributed.run.execution import Execution
+    from weft.distributed.execution import Execution
 
     ranks = find_ranks(timeout=30)
     a, b = torch.ones(256, 64), torch.ones(64, 256)
@@ -311,7 +311,7 @@ def reports() -> dict[str, Any]:
 
 def validated() -> dict[str, Any]:
     """Validated calls whose D rank 1 spoils after it is computed: where each has a part, and where both have all."""
-    from weft.distributed.run.execution import Execution
+    from weft.distributed.execution import Execution
 
     mine = find_ranks().rank
     a, b = values((6, 9), torch.float64, 1), values((9, 7), torch.float64, 2)

@@ -11,8 +11,8 @@ import torch
 import weft
 from distributed_cases import said
 from rank_problems import Case, part
-from weft.distributed.group.ranks import find_ranks
-from weft.distributed.run.plan import DistributedPlan
+from weft.distributed.rank_plan import DistributedPlan
+from weft.distributed.ranks import find_ranks
 
 Tensors = dict[str, torch.Tensor]
 

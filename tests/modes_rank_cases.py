@@ -13,9 +13,9 @@ import weft
 from nets import Net, chain, circuit, net_of, random_net
 from network_rank_cases import as_numbers, device, world
 from rank_cases import said
-from weft.distributed.group.link import Link
-from weft.distributed.planned import moves
-from weft.networks.by_modes.call import ModesRun
+from weft.distributed import moves
+from weft.distributed.link import Link
+from weft.networks.modes_call import ModesRun
 
 #: A link that costs nothing: then steps are shared out however small they are.
 FREE = Link("free", 0.0, 1e18, "for tests")

@@ -14,7 +14,7 @@ import torch.distributed as dist
 import weft
 from nets import chain, net_of, random_net
 from rank_cases import said
-from weft.distributed.group.ranks import find_ranks
+from weft.distributed.ranks import find_ranks
 from weft_bench import scaling_rank
 from weft_bench.suites import entries
 

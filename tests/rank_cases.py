@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 import weft
-from weft.distributed.group.ranks import find_ranks
+from weft.distributed.ranks import find_ranks
 
 
 def said(function: Any, *args: Any) -> tuple[str, str]:
@@ -93,7 +93,7 @@ def on_a_mesh() -> tuple[dict[str, tuple[str, str]], tuple[str, str], float]:
 
 def failing(plan: Any, a: torch.Tensor, b: torch.Tensor) -> None:
     """This rank's side of a call for which it has no memory."""
-    from weft.distributed.run.work import RankWork
+    from weft.distributed.work import RankWork
 
     def no(*_: Any, **keywords: Any) -> None:
         raise MemoryError("no room")

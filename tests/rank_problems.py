@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 import weft
-from weft.distributed.planned.placement import coordinates, held
-from weft.distributed.planned.strategy import Strategy, looped, strategies
-from weft.distributed.run.plan import DistributedPlan
+from weft.distributed.placement import coordinates, held
+from weft.distributed.rank_plan import DistributedPlan
+from weft.distributed.strategy import Strategy, looped, strategies
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ import torch
 
 import weft
 from rank_problems import all_strategies, biased, part, values
-from weft.distributed.group.ranks import find_ranks
-from weft.distributed.planned.prediction import predicted
+from weft.distributed.prediction import predicted
+from weft.distributed.ranks import find_ranks
 
 
 def ragged(seed: int, *shape: int) -> torch.Tensor:

@@ -15,7 +15,7 @@ from support import Backend
 from weft.base import kept
 from weft.groups import launch as group_launches
 from weft.groups import plan as group_plans
-from weft.networks import changes, program
+from weft.networks import operands, program
 from weft.planner import planner, pre_reduce
 
 CPU = torch.device("cpu")
@@ -139,7 +139,7 @@ def test_constants_of_a_network_made_within(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_network_that_reuses_has_no_intermediates_in_a_capture(monkeypatch: pytest.MonkeyPatch) -> None:
-    capture = Capture(monkeypatch, program, changes)
+    capture = Capture(monkeypatch, program, operands)
     a, b, c = (torch.randint(-3, 4, (4, 4)).float() for _ in range(3))
     network = weft.network("ij,jk,kl->il", a, b, c, reuse=True)
     assert torch.equal(network(a, b, c), a @ b @ c)

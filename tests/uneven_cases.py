@@ -11,7 +11,7 @@ import torch
 
 import weft
 from rank_problems import Case, part, reference, wholes
-from weft.distributed.group.ranks import find_ranks
+from weft.distributed.ranks import find_ranks
 
 #: Extents of a case's first label from call to call: some ranks' parts look as in an earlier call, others' do not.
 SEQUENCES = ((3, 2, 3), (31, 30, 31), (1, 2, 1, 0, 2))

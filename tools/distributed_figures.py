@@ -32,9 +32,9 @@ import torch.distributed as dist
 
 import weft
 from weft.api.describe import find_target
-from weft.distributed.group.link import NVLINK
-from weft.distributed.planned.placement import Placed, RankProblem
-from weft.distributed.planned.prediction import KernelModel, ranked
+from weft.distributed.link import NVLINK
+from weft.distributed.placement import Placed, RankProblem
+from weft.distributed.prediction import KernelModel, ranked
 from weft.machine.stamp import commit, device_stamp
 from weft_bench.cases.networks import circuit, whole_networks
 from weft_bench.cases.scaling import placed

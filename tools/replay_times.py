@@ -2,7 +2,7 @@
 
 A row is a network of the suite `networks`, contracted along its path: its steps, the seconds that the cost model
 expects of their kernels, and those of a call whose steps are launched one by one, of one that is replayed as a CUDA
-graph, of one as weft chooses by itself, and of torch. What the rule of `weft.networks.replay` loses against the faster
+graph, of one as weft chooses by itself, and of torch. What the rule of `weft.networks.steps` loses against the faster
 of the two is read from the rows: before a change and after it. Where there is no GPU nothing is replayed.
 """
 

@@ -17,9 +17,8 @@ from on_ranks import Outcome, on_ranks
 from rank_problems import Case
 from weft.api.describe import find_target
 from weft.distributed import Placement
-from weft.distributed.planned.blocks import LabelRun, runs_of
-from weft.distributed.planned.placement import Placed, RankProblem, Span, chunks
-from weft.distributed.planned.prediction import KernelModel, Prediction, ranked
+from weft.distributed.placement import Placed, RankProblem, Span, chunks, runs_of
+from weft.distributed.prediction import KernelModel, Prediction, ranked
 
 pytestmark = pytest.mark.early
 MATRIX = {"m": 10, "n": 9, "k": 13}
@@ -263,9 +262,9 @@ def test_chunks_are_those_of_torch() -> None:
 
 def test_even_spans_are_one_run() -> None:
     spans = [Span(0, 2), Span(5, 7), Span(10, 12), Span(12, 13), Span(20, 20)]
-    assert list(runs_of(spans)) == [LabelRun(0, 2, 3, 5), LabelRun(12, 1, 1, 0)]
+    assert list(runs_of(spans)) == [Span(0, 2, 3, 5), Span(12, 13)]
     apart = [Span(0, 2), Span(0, 0), Span(4, 6), Span(6, 8), Span(10, 12)]  # the piece between is the rank's own
-    assert list(runs_of(apart)) == [LabelRun(0, 2, 1, 0), LabelRun(4, 2, 2, 2), LabelRun(10, 2, 1, 0)]
+    assert list(runs_of(apart)) == [Span(0, 2), Span(4, 6, 2, 2), Span(10, 12)]
 
 
 def test_placements_print_and_compare() -> None:

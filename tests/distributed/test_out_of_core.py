@@ -10,10 +10,9 @@ import torch
 
 import weft
 from rank_problems import biased, leaky, values
-from weft.distributed.group.link import PCIE
-from weft.distributed.out_of_core.copies import as_rows
-from weft.distributed.out_of_core.grid import HostProblem, estimated, grids
-from weft.distributed.planned.prediction import KernelModel
+from weft.distributed.host_blocks import HostProblem, as_rows, estimated, grids
+from weft.distributed.link import PCIE
+from weft.distributed.prediction import KernelModel
 from weft.planner.schedule import Target
 
 GPU = pytest.param("cuda", marks=pytest.mark.gpu)
@@ -83,7 +82,7 @@ def test_a_timeline_has_copies_beside_contractions() -> None:
 
 @pytest.mark.parametrize("k", [1, 29])
 def test_validated_blocks(monkeypatch: pytest.MonkeyPatch, k: int) -> None:
-    from weft.distributed.out_of_core import blocked
+    from weft.distributed import out_of_core
 
     a, b, c = operands()
     bias = values((N,), torch.float64, 4)
@@ -93,12 +92,12 @@ def test_validated_blocks(monkeypatch: pytest.MonkeyPatch, k: int) -> None:
     plan = weft.distributed.plan("mk,kn->mn", a[:, :k], b[:k], device="cpu", memory_limit=9_000, **said)
     right = plan(a[:, :k], b[:k], c=c, beta=2, validate=True)
     assert torch.allclose(right, torch.tanh(a[:, :k] @ b[:k] + 2 * c) + bias)
-    leave = blocked._Pass._leave
+    leave = out_of_core._Pass._leave
 
     def lost(self: Any, tile: Any, runs: Any) -> None:
         leave(self, [torch.zeros_like(memory) for memory in tile], runs)
 
-    monkeypatch.setattr(blocked._Pass, "_leave", lost)
+    monkeypatch.setattr(out_of_core._Pass, "_leave", lost)
     with pytest.raises(weft.AccuracyError, match=r"D\[m=\d+, n=\d+\] is 0.0, expected"):
         plan(a[:, :k], b[:k], c=c, beta=2, validate=True)
 
@@ -160,31 +159,31 @@ def test_the_least_that_would_do_is_the_least() -> None:
 
 
 def test_memory_is_what_the_plan_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    from weft.distributed.out_of_core import blocked
+    from weft.distributed import out_of_core
 
     a, b, _ = (tensor.half() for tensor in operands())
     plan = weft.distributed.plan("mk,kn->mn", a, b, device="cpu", memory_limit=400,
                                  epilogue=lambda total: (total, -total))  # fmt: skip
     taken = []
-    memory = blocked._Pass._memory
+    memory = out_of_core._Pass._memory
 
     def counted(self: Any, elements: int, dtypes: Any) -> list[torch.Tensor]:
         found = memory(self, elements, dtypes)
         taken.extend(tensor.nbytes for tensor in found)
         return found
 
-    monkeypatch.setattr(blocked._Pass, "_memory", counted)
+    monkeypatch.setattr(out_of_core._Pass, "_memory", counted)
     plan(a, b)
     assert plan.grid.cuts["k"] > 1
     assert sum(taken) == plan.grid.memory() <= 400
 
 
 def test_a_conjugate_view_is_not_copied_as_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    from weft.distributed.out_of_core import copies
+    from weft.distributed import host_blocks
 
-    monkeypatch.setattr(copies, "_copy_rows", lambda *_: pytest.fail("rows of a view that says it is conjugate"))
+    monkeypatch.setattr(host_blocks, "_copy_rows", lambda *_: pytest.fail("rows of a view that says it is conjugate"))
     source, to = values((5, 6), torch.complex128, 1), torch.empty(5, 3, dtype=torch.complex128)
-    copies._copied(to, source.conj()[:, :3])
+    host_blocks._copied(to, source.conj()[:, :3])
     assert torch.equal(to, source[:, :3].conj().resolve_conj())
 
 

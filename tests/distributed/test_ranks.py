@@ -11,7 +11,7 @@ import torch
 import rank_cases
 import weft
 from on_ranks import on_ranks
-from weft.distributed.group.ranks import find_ranks
+from weft.distributed.ranks import find_ranks
 
 
 @pytest.fixture(scope="module")

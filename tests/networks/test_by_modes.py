@@ -13,7 +13,7 @@ import modes_rank_cases as cases
 import weft
 from nets import chain, circuit
 from on_ranks import Outcome, on_ranks
-from weft.networks.by_modes.search import meshes_of
+from weft.networks.modes_call import meshes_of
 
 pytestmark = pytest.mark.early
 

@@ -10,8 +10,8 @@ import torch
 import weft
 from nets import chain
 from weft.networks import program as programs
-from weft.networks import replay as replays
-from weft.networks.arena import gathered_bytes
+from weft.networks import steps as replays
+from weft.networks.memory import gathered_bytes
 
 
 class Graph:
@@ -30,7 +30,7 @@ class Graph:
 @pytest.fixture
 def graphs(monkeypatch: pytest.MonkeyPatch) -> list[Graph]:
     Graph.captured = []
-    monkeypatch.setattr(replays, "_graph_of", Graph)
+    monkeypatch.setattr(replays, "captured", Graph)
     monkeypatch.setattr(programs, "is_capturing", lambda device: False)
     return Graph.captured
 

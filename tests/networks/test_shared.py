@@ -14,7 +14,7 @@ import network_rank_cases as cases
 import weft
 from nets import chain
 from on_ranks import Outcome, on_ranks
-from weft.distributed.group.collectives import Pace, shares
+from weft.networks.shared import Pace, shares
 
 pytestmark = pytest.mark.early
 

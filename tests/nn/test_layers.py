@@ -76,9 +76,9 @@ def test_parameters_are_torchs_own(bias: bool) -> None:
         other.load_state_dict(mine.state_dict())
 
 
-@pytest.mark.parametrize("name", [*nn.activations.NAMED, None])
+@pytest.mark.parametrize("name", [*nn.fused.NAMED, None])
 def test_linear_is_torchs_with_the_activation(name: str | None) -> None:
-    layer, function = nn.Linear(6, 5, activation=name), nn.activations.NAMED.get(str(name), lambda value: value)
+    layer, function = nn.Linear(6, 5, activation=name), nn.fused.NAMED.get(str(name), lambda value: value)
     with torch.no_grad():
         torch.testing.assert_close(layer(X), function(functional.linear(X, layer.weight, layer.bias)))
 

@@ -25,8 +25,8 @@ from weft.compiled.moves import move_of_options, spelled_move, spelled_move_plan
 from weft.compiled.operations import CASCADE, CONTRACT, CONTRACT_OUT, PERMUTE, PERMUTE_OUT
 from weft.compiled.text import announce_flops
 from weft.errors import DTypeError, FunctionError, ShapeError
-from weft.networks.many import first_in
 from weft.networks.public import einsum as public_einsum
+from weft.networks.public import first_in
 from weft.planner.options import LAST, Options
 from weft.planner.request import HOOKS
 from weft.plans.intermediates import EXACT, is_of_halves, step_changes

@@ -28,7 +28,7 @@ from weft.compiled.text import Stored, backend_of, check_backend_of, has_text, l
 from weft.engine.calls import CALLS, present
 from weft.errors import DTypeError, ShapeError, call_context
 from weft.machine.counts import contraction_work
-from weft.networks.many import Pair, path_of
+from weft.networks.public import Pair, path_of
 from weft.planner.options import Options, options_of
 from weft.planner.request import HOOKS, Request, hook_types
 from weft.planner.schedule import Scalar

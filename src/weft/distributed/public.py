@@ -10,18 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from weft.api.keywords import Equation
 from weft.api.lookup import read_notation
 from weft.base.bounded_cache import BoundedCache
 from weft.base.factors import addition
-from weft.distributed.group.link import fitted_link
-from weft.distributed.group.ranks import Ranks, lines_of, ranks_of, shape_of
-from weft.distributed.out_of_core.blocked import OutOfCorePlan, read_place, refuse_gradients
-from weft.distributed.run.asked import RankRequest, computed, is_dtensor, read_asked
-from weft.distributed.run.plan import DistributedPlan
-from weft.engine.memo import Memo, MemoPlace
+from weft.distributed.asked import RankRequest, computed, is_dtensor, read_asked
+from weft.distributed.link import fitted_link
+from weft.distributed.out_of_core import OutOfCorePlan, read_place, refuse_gradients
+from weft.distributed.rank_plan import DistributedPlan
+from weft.distributed.ranks import Ranks, lines_of, ranks_of, shape_of
+from weft.engine.memo import Memo
 from weft.errors import ArgumentError, UnsupportedError, WeftError, call_context
 from weft.fn.fingerprint import fingerprints
 from weft.planner.request import HOOKS
@@ -140,10 +141,7 @@ def contract(
         group, ranks = _ranks_of(group, mesh, timeout, a, b, memory_limit)
         over = group, mesh
         said = said_of(ranks, over, equation, a, b, placements, link, options)
-
-        def make() -> DistributedPlan:
-            return _planned("contract", what, ranks, over, equation, a, b, placements, link, True, options)
-
+        make = partial(_planned, "contract", what, ranks, over, equation, a, b, placements, link, True, options)
         known = kept_or_made(ranks, what, said, make)
         operands = options.get("operands")
         return known(a, b, c=c, alpha=alpha, beta=beta, operands=operands, validate=validate)
@@ -221,14 +219,10 @@ def kept_or_made(
         return known
     made = make()
     if place is not None:
-        _keep(place, number, made)
+        plans = _PLANS.get(place) or BoundedCache(_ALIKE)
+        plans.put(number, made)
+        _PLANS.put(place, plans)
     return made
-
-
-def _keep(place: MemoPlace, number: int, made: DistributedPlan) -> None:
-    plans: BoundedCache = _PLANS.get(place) or BoundedCache(_ALIKE)
-    plans.put(number, made)
-    _PLANS.put(place, plans)
 
 
 def said_of(

@@ -12,8 +12,7 @@ same word works wherever autoray looks for functions of a backend by name.
 
 from weft.hooks.arrays import register, to_backend
 from weft.hooks.chemistry import pyscf
-from weft.hooks.pairwise import cotengra, implementing
-from weft.hooks.tree import contract_tree
+from weft.hooks.tree import contract_tree, cotengra, implementing
 
 register()
 

@@ -1,21 +1,57 @@
-"""A whole contraction tree of cotengra as one of weft's networks."""
+"""cotengra by weft: the two functions that it contracts pairs of tensors with, and a whole tree as one network."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from weft.api.numpy_words import tensordot
 from weft.base.arrays import as_tensor, like
 from weft.base.dispatch import outside_graphs
 from weft.engine.memo import Memo
 from weft.errors import ArgumentError, ShapeError
 from weft.networks.network import Network
-from weft.networks.public import network
+from weft.networks.public import einsum, network
 from weft.plans.keywords import refuse_unknown
 from weft.spec.arguments import reads
 
 if TYPE_CHECKING:
     import cotengra as ctg
+
+Pair = tuple[Callable[..., Any], Callable[..., Any]]
+
+
+def cotengra(**options: Any) -> Pair:
+    """The pair ``(einsum, tensordot)`` that cotengra takes as `implementation=`.
+
+    ``tree.contract(arrays, implementation=weft.hooks.cotengra())``, or of `cotengra.einsum` and its kin. `options` are
+    keywords of `weft.contract` and hold for each pair: `precision`, `promote`, `specialize`, `backend` ... Raises
+    `ArgumentError` for others.
+
+    >>> import cotengra, torch, weft.hooks
+    >>> x = torch.eye(3)
+    >>> cotengra.einsum("ab,bc,cd->ad", x, x, x, implementation=weft.hooks.cotengra())
+    tensor([[1., 0., 0.],
+            [0., 1., 0.],
+            [0., 0., 1.]])
+    """
+    refuse_unknown("einsum", options, "weft.hooks.cotengra")
+    return partial(einsum, **options), partial(tensordot, **options)
+
+
+@contextmanager
+def implementing(**options: Any) -> Iterator[None]:
+    """Within it cotengra contracts by weft wherever it is asked for nothing else, and so does quimb.
+
+    `options` as for `cotengra`. It holds for the whole process, as cotengra's default does.
+    """
+    from cotengra.contract import default_implementation
+
+    with default_implementation(cotengra(**options)):
+        yield
+
 
 _NETWORKS = Memo("contract_tree: networks", 64)
 
@@ -56,8 +92,7 @@ def _network(tree: ctg.ContractionTree, tensors: Sequence[Any], options: dict[st
         hash(key)
     except TypeError:  # an option without a hash
         return _made(tree, tensors, options)
-    found: Network = _NETWORKS.made(key, lambda: _made(tree, tensors, options))
-    return found
+    return _NETWORKS.made(key, lambda: _made(tree, tensors, options))
 
 
 def _made(tree: ctg.ContractionTree, tensors: Sequence[Any], options: dict[str, Any]) -> Network:

@@ -263,18 +263,25 @@ def _between_events(work: Callable[[], None]) -> float:
 
 def _captured(work: Callable[[], None], notes: list[str]) -> torch.cuda.CUDAGraph | None:
     """`work` as a CUDA graph, or None with a note when it cannot be captured (it synchronises, say)."""
-    stream = torch.cuda.current_stream()
-    graph = torch.cuda.CUDAGraph()
     try:
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            work()
+        return captured(work)
     except Exception as error:
-        torch.cuda.set_stream(stream)  # torch leaves the capturing stream current when a capture fails
-        torch.cuda.synchronize()
-        _release_generator()
         reason = str(error).partition("\n")[0]
         notes.append(f"not captured in a CUDA graph, host time included: {type(error).__name__}: {reason}")
         return None
+
+
+def captured(work: Callable[[], None]) -> torch.cuda.CUDAGraph:
+    """`work` as a CUDA graph; raises what keeps it from being one, and all is then as before."""
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+    try:
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            work()
+    except BaseException:
+        torch.cuda.set_stream(stream)  # torch leaves the capturing stream current when a capture fails
+        torch.cuda.synchronize()
+        _release_generator()
+        raise
     return graph
 
 

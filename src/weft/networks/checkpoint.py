@@ -22,7 +22,7 @@ import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -49,14 +49,13 @@ class HeldSums:
     exponent: float | None = None
 
 
-@dataclass(frozen=True)
-class Saved:
+class Saved(NamedTuple):
     """The header of a file."""
 
     name: str
-    done: tuple[tuple[int, int], ...]  # slices, from the first up to the last and not with it
-    parts: tuple[int, ...]
-    includes: tuple[str, ...]  # files whose sums are in this one
+    done: Sequence[tuple[int, int]]  # slices, from the first up to the last and not with it
+    parts: Sequence[int]
+    includes: Sequence[str]  # files whose sums are in this one
 
 
 def done(files: Iterable[Saved]) -> list[int]:
@@ -126,8 +125,7 @@ class Checkpoint:
                     f"{file} has format {header['format']}, this version of weft reads {FORMAT}: choose another folder"
                 )
             self._check(header["identity"])
-            done = tuple((first, stop) for first, stop in header["done"])
-            return Saved(file.name, done, tuple(header["parts"]), tuple(header["includes"]))
+            return Saved(file.name, header["done"], header["parts"], header["includes"])
 
     def _check(self, theirs: Mapping[str, str]) -> None:
         names = [*self._identity, *(name for name in theirs if name not in self._identity)]

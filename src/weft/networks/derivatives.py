@@ -21,12 +21,11 @@ from weft.api.entry import contraction
 from weft.base.arrays import is_transforming
 from weft.base.figures import si
 from weft.errors import UnsupportedError, WorkspaceError
-from weft.networks.checks import check_alone
+from weft.networks.memory import indices, lengthened, part, sliceable
+from weft.networks.operands import check_alone
 from weft.networks.order import Orders
-from weft.networks.plan import NetworkPlan
+from weft.networks.plan import NetworkPlan, kept_whole
 from weft.networks.rescale import scaled
-from weft.networks.settings import kept_whole
-from weft.networks.slicing import indices, lengthened, part, sliceable
 from weft.networks.tree import Tree, TreeStep
 from weft.planner.options import Options
 from weft.plans.intermediates import WIDER, intermediate_type, step_options

@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
@@ -176,10 +177,7 @@ def graph_of(
         raise NotationError("a network needs at least one operand")
     notation = expand(notation, [len(shape) for shape in shapes])
     extents = mode_extents(notation, shapes)
-    numbers: dict[Label, int] = {}
-    for term in notation.inputs:
-        for label in term:
-            numbers.setdefault(label, len(numbers))
+    numbers = {label: at for at, label in enumerate(dict.fromkeys(chain(*notation.inputs)))}
     operands = tuple(
         _operand(term, shape, extents, numbers) for term, shape in zip(notation.inputs, shapes, strict=True)
     )

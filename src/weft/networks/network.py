@@ -15,13 +15,12 @@ from weft.base.extensions import reader
 from weft.base.figures import counted
 from weft.engine.calls import Calls
 from weft.errors import ArgumentError, UnsupportedError, call_context
-from weft.networks.changes import Changes, Fixed
-from weft.networks.checks import kind_of, read_changed, read_tensors, result_of, result_place
 from weft.networks.derivatives import Contractions, alone, as_operations, contractions_of, differentiable
+from weft.networks.operands import Changes, Fixed, kind_of, read_changed, read_tensors, result_of, result_place
 from weft.networks.plan import NetworkPlan
 from weft.networks.program import NetworkProgram
 from weft.networks.rescale import scaled
-from weft.networks.work import EVERY, Slices, done_with_progress, work_of
+from weft.networks.work import EVERY, Slices, work_of
 from weft.plans.bound import BoundCall, held
 from weft.plans.derivatives import asked
 from weft.spec.arguments import read_path
@@ -262,7 +261,7 @@ class Network(Generic[Returned]):
         checkpoint: Any, every: float,
     ) -> Any:  # fmt: skip
         """A call that ranks share, or of which a checkpoint is kept."""
-        from weft.networks.by_modes.call import NetworkCall, call_at_length
+        from weft.networks.modes_call import NetworkCall, call_at_length
 
         def read() -> tuple[list[torch.Tensor], torch.Tensor]:
             found = read_tensors(self.plan, tensors)
@@ -286,7 +285,7 @@ class Network(Generic[Returned]):
     def _sliced_call(self, call: Slices) -> Any:
         """Slices one after the other; what is done when Ctrl-C comes is kept for `resume`."""
         self._paused = call
-        found = done_with_progress(call, self.plan.tree.slices, visible=self.plan.settings.progress)
+        found = call.result()
         self._paused = None
         return found
 
@@ -323,7 +322,7 @@ class Network(Generic[Returned]):
 
         `tensors` as in a call. It costs a contraction of the magnitudes in float64.
         """
-        from weft.networks.bounds import error_bound
+        from weft.networks.report import error_bound
 
         return error_bound(self.plan, self.operands(tensors))
 
@@ -335,23 +334,20 @@ class Network(Generic[Returned]):
         result is placed, the bytes that travel. `link` is a `weft.distributed.Link` or the name of a preset, by default
         NVLink within machines of eight GPUs, and InfiniBand between them; `target` another GPU ("h200", "sm_90").
         """
-        found: str = self._said("explain", ranks, link, target)
-        return found
+        return self._said("explain", ranks, link, target)
 
     def report(self, ranks: int | None = None, link: Any = None, target: str | None = None) -> dict[str, Any]:
         """The plan as data: plain numbers, text and lists; times in seconds, sizes in bytes, work in flops.
 
         With `ranks` that of the intermediates distributed by modes, as for `explain`.
         """
-        found: dict[str, Any] = self._said("report", ranks, link, target)
-        return found
+        return self._said("report", ranks, link, target)
 
     def _said(self, what: str, *paper: Any) -> Any:
         from weft.networks import report
-        from weft.networks.by_modes import report as by_modes
 
         if paper != (None, None, None):
-            return getattr(by_modes, what)(self.plan, *paper)
+            return getattr(report, f"{what}_on_ranks")(self.plan, *paper)
         return getattr(report, what)(self.plan, self.latest)
 
     def to_graph(self) -> Any:
@@ -365,8 +361,7 @@ class Network(Generic[Returned]):
 
     def to_html(self, file: Any = None) -> str:
         """The text of `explain` and the tree as one HTML page; saved where `file` is a path."""
-        page: str = reader("report.trees", "Network.to_html()").to_html(self, file)
-        return page
+        return reader("report.trees", "Network.to_html()").to_html(self, file)
 
     def _repr_html_(self) -> str:
         """HTML for a notebook: figures, and the text of `explain` behind a click."""

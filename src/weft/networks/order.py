@@ -1,21 +1,145 @@
 """The order of the modes of every intermediate, chosen so that the next step reads them well.
 
-A step whose tensors have the layouts of a matrix product costs nothing beyond the product; otherwise tensors are
-permuted for it (`weft.networks.fit`). Dynamic programming over the tree, from the operands to the result: of every
-large node some orders are kept, each with the least that the steps under it pay in permutations, and the best chain is
-read back from the root. Small tensors are free: they are made as their step wants them.
-"""
+Neighbouring labels that are neighbours in every tensor that has them are one mode. A step is a plain matrix product,
+perhaps in a batch, if it has one mode of each role; a batch over a second mode of m or n does where there is no other
+(Y. Shi, U. N. Niranjan, A. Anandkumar, C. Cecka, "Tensor Contractions with Extended BLAS Kernels", HiPC 2016). It costs
+nothing beyond the product then; otherwise tensors are permuted for it, which reads and writes them once more.
+
+Dynamic programming over the tree, from the operands to the result: of every large node some orders are kept, each with
+the least that the steps under it pay in permutations, and the best chain is read back from the root. Small tensors are
+free: they are made as their step wants them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from itertools import pairwise, product
 from typing import NamedTuple
 
 import torch
 
-from weft.networks.cost import Model
-from weft.networks.fit import Order, StepCosts, StepRoles, cost, is_reduction
-from weft.networks.tree import Labels, Tree, TreeStep
+from weft.networks.tree import Labels, Model, Tree, TreeStep
+
+Order = tuple[int, ...]
+FEW_RESULTS = 64  # of each index of the batch
+
+
+class StepRoles(NamedTuple):
+    """The labels of a step by the tensors they stand in."""
+
+    batch: frozenset[int]
+    m: frozenset[int]
+    n: frozenset[int]
+    k: frozenset[int]
+
+    @classmethod
+    def of(cls, left: frozenset[int], right: frozenset[int], out: frozenset[int]) -> StepRoles:
+        return cls(left & right & out, (left & out) - right, (right & out) - left, (left | right) - out)
+
+
+class StepCosts(NamedTuple):
+    """The costs of a step before layouts are known: seconds of its products, and of permuting each tensor."""
+
+    roles: StepRoles
+    extents: Sequence[int]  # by label
+    products: float
+    moving: tuple[float, float, float]  # of A, B and D; 0 for one whose layout is free
+    tile: int  # rows and columns that the library computes at once
+
+
+def cost(orders: Sequence[Order], shape: StepCosts) -> float:
+    """Seconds that the layouts of A, B and D cost: for tensors to be moved, or for tiles that are not full."""
+    sides = _extent(shape, shape.roles.m), _extent(shape, shape.roles.n)
+    best = sum(shape.moving) + shape.products * _padding(sides, shape)
+    for moved in _moved(shape.moving):
+        paid = sum(each for each, away in zip(shape.moving, moved, strict=True) if away)
+        if paid >= best:
+            break
+        share = waste([None if away else order for order, away in zip(orders, moved, strict=True)], shape)
+        if share is not None:
+            best = min(best, paid + share * shape.products)
+    return best
+
+
+def is_reduction(shape: StepCosts) -> bool:
+    """Whether a step is a long sum for a few results, so that it is bound by how its operands are read."""
+    return bool(shape.roles.k) and _extent(shape, shape.roles.m) * _extent(shape, shape.roles.n) <= FEW_RESULTS
+
+
+def waste(orders: Sequence[Order | None], shape: StepCosts) -> float | None:
+    """The share of padding in the tiles of the products of A, B and D; None where they are no matrix product."""
+    roles = shape.roles
+    if roles.batch and any(order and order[-1] in roles.batch for order in orders):
+        return None  # none of its rows or columns is contiguous
+    if is_reduction(shape) and any(order and order[-1] not in roles.k for order in orders[:2]):
+        return None  # both are read once: along the sum, or in pieces
+    a, b, d = orders
+    if len(_chains(roles.k, (a, b))) > 1:
+        return None
+    batch = len(_chains(roles.batch, (a, b, d)))
+    m, n = _runs(roles.m, (a, d), shape.extents) or [1], _runs(roles.n, (b, d), shape.extents) or [1]
+    if batch + len(m) + len(n) > 3:  # a second mode is a batch, of which there is one at most
+        return None
+    return min(_padding((rows, columns), shape) for rows in m for columns in n)
+
+
+@lru_cache(maxsize=256)
+def _moved(costs: tuple[float, ...]) -> tuple[tuple[bool, ...], ...]:
+    """Sets of tensors to be moved, the cheapest first; those that cost nothing always are."""
+    found = [moved for moved in product((False, True), repeat=3)
+             if all(away or cost for away, cost in zip(moved, costs, strict=True))]  # fmt: skip
+    return tuple(sorted(found, key=lambda moved: sum(cost for cost, away in zip(costs, moved, strict=True) if away)))
+
+
+def _extent(shape: StepCosts, labels: frozenset[int]) -> int:
+    return math.prod([shape.extents[label] for label in labels])
+
+
+def _padding(sides: tuple[int, int], shape: StepCosts) -> float:
+    """How much more than the product of its sides a matrix product computes."""
+    found = 1.0
+    for side in sides:
+        tiles = -(-side // shape.tile)
+        found *= tiles * shape.tile / max(side, 1) if side * 4 >= shape.tile else 4.0
+    return found - 1.0
+
+
+def _runs(labels: frozenset[int], orders: tuple[Order | None, ...], extents: Sequence[int]) -> list[int]:
+    """The extents of the modes that these labels are once neighbours that are so in all tensors are merged."""
+    return [math.prod([extents[label] for label in chain]) for chain in _chains(labels, orders)]
+
+
+@lru_cache(maxsize=1 << 16)
+def _chains(labels: frozenset[int], orders: tuple[Order | None, ...]) -> tuple[tuple[int, ...], ...]:
+    """Labels in runs that are neighbours in all tensors; None stands for a free layout."""
+    there = [_followers(order) for order in orders if order is not None]
+    if not there or not labels:
+        return (tuple(labels),) if labels else ()
+    first, *others = there
+    joined = {}
+    for label in labels:
+        follower = first.get(label)
+        if follower in labels:
+            for after in others:
+                if after.get(label) != follower:
+                    break
+            else:
+                joined[label] = follower
+    found = []
+    for label in labels.difference(joined.values()):
+        chain = [label]
+        while (follower := joined.get(chain[-1])) is not None:
+            chain.append(follower)
+        found.append(tuple(chain))
+    return tuple(found)
+
+
+@lru_cache(maxsize=1 << 14)
+def _followers(order: Order) -> dict[int, int]:
+    """The label after each label."""
+    return dict(pairwise(order))
+
 
 LARGE = 1 << 20  # bytes from which moving a tensor costs more than a launch
 KEPT = 12  # orders of a node
@@ -176,15 +300,11 @@ def _proposed(
     for sides, own, is_large in ((rows, roles.m, large[0]), (columns, roles.n, large[1])):
         free = _by_end(own, ends)
         sides += [free, free[::-1]] if not is_large else [free]
-    seen = set()
     for m in rows:
         for n in columns:
             for long, short in ((m, n), (n, m)):
                 for at in _places(long, ends) if not batch else (0,):
-                    order = (*batch, *long[:at], *short, *long[at:])
-                    if order not in seen:
-                        seen.add(order)
-                        yield order
+                    yield (*batch, *long[:at], *short, *long[at:])
 
 
 def _by_end(labels: Labels, ends: Mapping[int, int]) -> Order:
@@ -210,12 +330,9 @@ def _read_back(
         if node in states and len(states[node][0].left):
             order = wanted.get(node)
             state = next((each for each in states[node] if each.order == order), states[node][0])
-        if node in forced:
-            found[node] = wanted[node]
-        elif state is not None and (node in large or node not in wanted):
+        found[node] = wanted.get(node, found[node])
+        if state is not None and node not in forced and (node in large or node not in wanted):
             found[node] = state.order
-        elif node in wanted:
-            found[node] = wanted[node]
         roles = StepRoles.of(*(tree.nodes[each] for each in (step.left, step.right, node)))
         for child, order in ((step.left, state.left if state else ()), (step.right, state.right if state else ())):
             if child >= tree.leaves and child in large and order:

@@ -1,7 +1,7 @@
 """Which path: a given one, what opt_einsum or cotengra say, or of several the one that weft's count finds fastest.
 
 Fewest multiply-adds is not least time: a step that reads and writes much, or one more launch, may cost more, and what
-need not be sliced is not repeated. So paths of opt_einsum and cotengra are ranked by `weft.networks.cost`, and good
+need not be sliced is not repeated. So paths of opt_einsum and cotengra are ranked by `weft.networks.tree`, and good
 ones improved: their subtrees are searched anew for the least work, before slices are found and after. How long this
 goes on follows from the number of operands and from predicted times, never from clocks: every process finds the same.
 
@@ -17,9 +17,8 @@ from typing import Any, NamedTuple
 
 from weft.base.figures import counted
 from weft.errors import ArgumentError, NotationError, UnsupportedError, WorkspaceError
-from weft.networks.cost import Model
 from weft.networks.graph import Graph
-from weft.networks.tree import Tree, pairs_of_path
+from weft.networks.tree import Model, Tree, pairs_of_path
 
 WORDS = ("auto", "greedy", "optimal", "auto-hq")
 FEW = 8  # operands up to which the best of all paths is found at once

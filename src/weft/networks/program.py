@@ -16,13 +16,22 @@ import torch
 
 from weft.base.kept import is_capturing
 from weft.base.memory import new_tensor
-from weft.networks.checks import watch_of
+from weft.networks.memory import indices, least_aligned, part
+from weft.networks.operands import watch_of
 from weft.networks.order import Orders
 from weft.networks.plan import NetworkPlan
-from weft.networks.replay import NetworkReplay, is_worth_while
 from weft.networks.rescale import by_left, by_right, check_floating, find_peaks, new_peaks
-from weft.networks.slicing import indices, least_aligned, part
-from weft.networks.steps import ContractionCall, Numbers, StepOptions, StepTensors, as_launched, prepared, wanted
+from weft.networks.steps import (
+    ContractionCall,
+    NetworkReplay,
+    Numbers,
+    StepOptions,
+    StepTensors,
+    as_launched,
+    is_worth_while,
+    prepared,
+    wanted,
+)
 from weft.networks.tree import TreeStep
 from weft.planner.target import target_of
 from weft.plans.side_by_side import FEWEST, compile_side_by_side
@@ -76,7 +85,7 @@ class NetworkProgram:
         self.each = [calls[step.node] for step in order if step.node not in tree.once]
         self._root = next(step for step in tree.steps if step.node == tree.root)
         self._last: dict[Any, ContractionCall] = {}
-        self.base: torch.Tensor | None = None
+        self.base: Any = None  # the arena that is kept
         self._kept: list[Any] | None = None
         if self._keep and not is_capturing(self.device):
             self._hold(base)
@@ -323,9 +332,10 @@ class NetworkProgram:
                 found.append(call)
         return found
 
-    def _hold(self, base: torch.Tensor) -> None:
+    def _hold(self, base: torch.Tensor) -> list[Any]:
         """Keep an arena for the calls to come."""
         self.base, self._kept = base, self.values_in(base)
+        return self._kept
 
     def _allocated(self) -> torch.Tensor:
         return new_tensor((self.plan.arena.size,), torch.uint8, self.device)
@@ -337,17 +347,14 @@ class NetworkProgram:
         """
         if not self._keep or is_capturing(self.device):
             return self.values_in(self._allocated())
-        if self._kept is None:
-            self._hold(self._allocated())
-        assert self._kept is not None
+        kept = self._kept or self._hold(self._allocated())
         if self.device.type == "cuda":
             stream = torch.cuda.current_stream(self.device)
             if self._stream is not None and stream != self._stream:
                 stream.wait_stream(self._stream)
-                assert self.base is not None
                 self.base.record_stream(stream)
             self._stream = stream
-        return list(self._kept)
+        return list(kept)
 
 
 def _run_last(call: ContractionCall, values: Sequence[Any], place: SumPlace) -> None:

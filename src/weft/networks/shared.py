@@ -11,6 +11,7 @@ that they have come so far, so no rank returns where another has failed.
 
 from __future__ import annotations
 
+import heapq
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -18,16 +19,72 @@ from typing import Any, NamedTuple
 
 import torch
 
-from weft.distributed.group.collectives import Pace, StopSign, broadcast, shares
-from weft.distributed.group.ranks import Ranks, ranks_of, shape_of
-from weft.distributed.planned.moves import reduced
+from weft.distributed.link import broadcast
+from weft.distributed.moves import reduced
+from weft.distributed.ranks import Ranks, ranks_of, shape_of
 from weft.errors import ArgumentError, RankError, ShapeError
 from weft.networks.checkpoint import Checkpoint, Saved, digest, done, identity_of, values_of
 from weft.networks.plan import NetworkPlan
 from weft.networks.work import Scaling, Slices, SliceWork, Summing
 from weft.plans.intermediates import WIDER
 
+LOOK = 0.5  # seconds between looks at the sign: each reads the store
+_counts: dict[str, int] = {}  # of signs by group: every rank of a group counts alike
 PATIENCE = 10  # times as long as its own slices took a rank waits for the others
+
+
+class StopSign:
+    """One sign for one call on all ranks; every rank makes it at the same place."""
+
+    def __init__(self, ranks: Ranks) -> None:
+        ranks.hosts()  # who they are is known from here on: to look whether they run needs no message
+        name = str(ranks.group.group_name)
+        _counts[name] = _counts.get(name, -1) + 1
+        self._ranks, self._key = ranks, f"stop/{_counts[name]}"
+        self._looked = time.monotonic()
+
+    def put_up(self) -> None:
+        """Let the other ranks stop at their next look."""
+        self._ranks._store.set(self._key, str(self._ranks.rank))
+
+    def seen(self) -> bool:
+        """Whether a rank has put it up, looked at now and then; `RankError` where one has ended."""
+        now = time.monotonic()
+        if now - self._looked < LOOK:
+            return False
+        self._looked = now
+        if ended := self._ranks._ended(range(self._ranks.size)):
+            raise RankError(f"{self._ranks._listed(ended)} ended amid the slices")
+        return bool(self._ranks._store.check([self._key]))
+
+
+class Pace(NamedTuple):
+    """Predicted seconds of a rank: for a slice, and once for the work that all slices share."""
+
+    slice: float
+    once: float = 0.0
+
+
+def shares(numbers: Sequence[int], paces: Sequence[Pace]) -> list[list[int]]:
+    """The numbers for each rank, in order and without gaps; `paces` are those of the ranks.
+
+    Each next one goes to the rank that would be done with it first, the lower rank where that is a tie; so the last
+    rank to end ends as early as possible. Slices that follow one another add to the same part of a result: a rank's
+    share is therefore one stretch of them. A rank to which nothing goes does not pay `once`.
+    """
+    counts = [0] * len(paces)
+    turns = [(pace.once + pace.slice, rank) for rank, pace in enumerate(paces)]
+    heapq.heapify(turns)
+    for _ in numbers:
+        _, rank = turns[0]
+        counts[rank] += 1
+        pace = paces[rank]
+        heapq.heapreplace(turns, (pace.once + (counts[rank] + 1) * pace.slice, rank))
+    found, at = [], 0
+    for count in counts:
+        found.append(list(numbers[at : at + count]))
+        at += count
+    return found
 
 
 class ResultPart(NamedTuple):
@@ -66,12 +123,8 @@ class SharedPlan:
         whole = frozenset(part for part, who in holders.items() if len(who) == 1 and not (run or scaled))
         sums = network.result_memory.sum_type(network.tree) if scaled else WIDER.get(dtype, dtype)
         parts = [ResultPart(part, who, dtype if part in whole else sums) for part, who in holders.items()]
-        return cls(ranks, share, files, run, parts if network.result_bytes else (), whole, end_of(network))
-
-    @property
-    def mine_whole(self) -> frozenset[int]:
-        """The parts that this rank finishes."""
-        return frozenset(part.number for part in self.parts if part.number in self.whole and self.has(part))
+        end = f"the end of the slices of {network!r} ({digest(identity_of(network), 4)})"
+        return cls(ranks, share, files, run, parts if network.result_bytes else (), whole, end)
 
     def has(self, part: ResultPart) -> bool:
         """Whether this rank has a sum of a part."""
@@ -83,11 +136,6 @@ def _held(network: NetworkPlan, numbers: Sequence[int], files: Sequence[Saved]) 
     if network.settings.strip_exponent:  # one sum: all elements share an exponent
         return {0} if numbers or any(file.done for file in files) else set()
     return {part for file in files for part in file.parts} | {number // network.tree.summed for number in numbers}
-
-
-def end_of(network: NetworkPlan) -> str:
-    """The end of a network's slices, in words that are those of no other network."""
-    return f"the end of the slices of {network!r} ({digest(identity_of(network), 4)})"
 
 
 def left(slices: int, files: Sequence[Saved]) -> list[int]:
@@ -181,8 +229,8 @@ class SlicesOverRanks(Slices):
         self, given: NetworkCall, plan: SharedPlan, operands: Sequence[torch.Tensor], place: torch.Tensor
     ) -> None:
         tree = given.network.tree
-        parts = frozenset(range(tree.slices // tree.summed))
-        work = given.work(operands, place, parts - plan.mine_whole)
+        finished = {part.number for part in plan.parts if part.number in plan.whole and plan.has(part)}
+        work = given.work(operands, place, {*range(tree.slices // tree.summed)} - finished)
         super().__init__(work, plan.share[plan.ranks.rank], before=tree.slices - sum(map(len, plan.share)))
         self.visible = plan.ranks.rank == 0
         self._plan = plan
@@ -286,13 +334,8 @@ def _looked(ranks: Ranks, checkpoint: Checkpoint | None, name: str) -> tuple[lis
         return (checkpoint.found(), checkpoint.next_run()) if ranks.rank == 0 else None
 
     mine = ranks.agreed(f"reading the checkpoint of {name}", look)
-    said = None if mine is None else [[(one.name, one.done, one.parts, one.includes) for one in mine[0]], mine[1]]
-    found, run = ranks.exchanged("the files of the checkpoint", said)[0]
-    files = [
-        Saved(name, tuple((first, stop) for first, stop in spans), tuple(parts), tuple(includes))
-        for name, spans, parts, includes in found
-    ]
-    return files, run
+    files, run = ranks.exchanged("the files of the checkpoint", mine)[0]
+    return [Saved(*file) for file in files], run
 
 
 def _check(every: Any) -> None:

@@ -67,8 +67,7 @@ def measured(
     tune_many([_task(step, times[place]) for place, step in steps.items()], report, workers)
     if report.changed:
         outdate()  # so that steps are planned anew, by what was measured now or earlier
-    found: NetworkProgram = network.program(operands[: len(network.plan.folded.given)], measured=False)
-    return found
+    return network.program(operands[: len(network.plan.folded.given)], measured=False)
 
 
 def _task(step: ContractionCall, times: int) -> TuningTask:

@@ -26,9 +26,9 @@ from weft.errors import ArgumentError, UnsupportedError
 from weft.fn.triton_function import is_triton_function
 from weft.library.views import DIMS, LONGEST
 from weft.networks.checkpoint import Checkpoint, HeldSums, Saved, done
+from weft.networks.memory import part
 from weft.networks.program import NetworkProgram, SumPlace
 from weft.networks.rescale import scale_and_exponent
-from weft.networks.slicing import part
 from weft.networks.steps import ContractionCall
 from weft.planner.options import Options
 from weft.plans.intermediates import WIDER
@@ -291,6 +291,12 @@ class Slices:
         self.keeper = Keeper(checkpoint, f"{run:06}-{rank}.npz", includes, before, every)
         self.keeper.first(self.work)
 
+    def result(self) -> Any:
+        """The result, slices being shown as they are done where the network shows progress."""
+        plan = self.work.program.plan
+        with shown("slices") if plan.settings.progress and self.visible else nullcontext(quiet) as report:
+            return self.go_on(lambda done: report("contracting", done, plan.tree.slices))
+
     def go_on(self, report: Callable[[int], None]) -> Any:
         """The result, once all slices are done that are not. After each `report` hears how many are, those of earlier
         runs too."""
@@ -325,12 +331,6 @@ class Slices:
     def _save(self) -> None:
         if self.keeper is not None:
             self.keeper.save(self.work, self.numbers[: self.done])
-
-
-def done_with_progress(call: Slices, slices: int, *, visible: bool) -> Any:
-    """The result of a call, its slices shown as they are done."""
-    with shown("slices") if visible and call.visible else nullcontext(quiet) as report:
-        return call.go_on(lambda done: report("contracting", done, slices))
 
 
 class _Pace:

@@ -10,10 +10,8 @@ torch.Size([2, 3, 8])
 """
 
 from weft.nn.attention import Attention
-from weft.nn.bilinear import Bilinear
-from weft.nn.einsum import Einsum
 from weft.nn.gated import GatedLinear
-from weft.nn.linear import Linear
+from weft.nn.linear import Bilinear, Einsum, Linear
 from weft.nn.tuning import tune
 
 __all__ = ["Attention", "Bilinear", "Einsum", "GatedLinear", "Linear", "tune"]

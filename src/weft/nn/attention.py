@@ -219,8 +219,7 @@ def _named(function: Callable[..., Any], names: tuple[str, ...]) -> Callable[...
     """A function of a value and a dictionary as one with named parameters."""
 
     def called(value: Tensor, **aux: Tensor) -> Tensor:
-        found: Tensor = function(value, aux)
-        return found
+        return function(value, aux)
 
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     called.__signature__ = inspect.Signature([inspect.Parameter(each, kind) for each in ("value", *names)])  # type: ignore[attr-defined]

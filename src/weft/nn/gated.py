@@ -13,8 +13,18 @@ from torch.nn.functional import linear
 from weft.api.autocast import is_cast
 from weft.api.contract import contract
 from weft.errors import DTypeError
-from weft.nn.activations import Activation, Function, finish, gate, gate_of_parts
-from weft.nn.fused import Fused, check_features, empty, parameter_type, uniform
+from weft.nn.fused import (
+    Activation,
+    Function,
+    Fused,
+    check_features,
+    empty,
+    finish,
+    gate,
+    gate_of_parts,
+    parameter_type,
+    uniform,
+)
 from weft.spec.arguments import reads
 from weft.spec.dtypes import dtype_name
 from weft.spec.type_names import DTypeLike
@@ -72,20 +82,16 @@ class GatedLinear(Fused):
             uniform(parameter, self.in_features)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor
-        if self.interleaved:
-            check_features("x", x, self.weight.shape[1])
-        if self.interleaved and (self.weight.dtype not in _PAIRS or is_cast(x, self.weight)):
+        if not self.interleaved:
+            return self.product(x, self.gate, self.up, self.gate_bias, self.up_bias)
+        check_features("x", x, self.weight.shape[1])
+        if self.weight.dtype not in _PAIRS or is_cast(x, self.weight):
             operands = {"bias": ("np", self.bias)} if self._biased else {}
             sums = contract("...k,nkp->...np", x, self.weight, epilogue=self._first, operands=operands)
-            found = contract("...n,...n->...n", sums[..., 0], sums[..., 1], a_fn=self._gate)
-            return found
-        if self.interleaved:
-            beside = {"bias": ("n", torch.view_as_complex(self.bias))} if self._biased else {}
-            weight = torch.view_as_complex(self.weight)
-            found = contract("...k,nk->...n", x, weight, epilogue=self._second, operands=beside, out_dtype=x.dtype)
-            return found
-        return self.product(x, self.gate, self.up, self.gate_bias, self.up_bias)
+            return contract("...n,...n->...n", sums[..., 0], sums[..., 1], a_fn=self._gate)
+        beside = {"bias": ("n", torch.view_as_complex(self.bias))} if self._biased else {}
+        weight = torch.view_as_complex(self.weight)
+        return contract("...k,nk->...n", x, weight, epilogue=self._second, operands=beside, out_dtype=x.dtype)
 
     def product(
         self,
@@ -108,8 +114,7 @@ class GatedLinear(Fused):
         operands = {"gate": ("...n", first)}
         if up_bias is not None:
             operands["bias"] = ("n", up_bias)
-        found: torch.Tensor = contract("...k,nk->...n", x, up, epilogue=self._second, operands=operands, **options)
-        return found
+        return contract("...k,nk->...n", x, up, epilogue=self._second, operands=operands, **options)
 
     def extra_repr(self) -> str:
         text = f"in_features={self.in_features}, out_features={self.out_features}, bias={self._biased}"

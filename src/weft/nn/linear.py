@@ -1,8 +1,9 @@
-"""`Linear`: product, scale, bias and activation in one kernel."""
+"""Layers of one weight: `Linear`, `Bilinear` and `Einsum`, with product, scale, bias and activation in one kernel."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
 import torch
@@ -12,11 +13,12 @@ from weft.api.contract import contract
 from weft.base.arrays import is_transforming
 from weft.base.batched import each_of_batch
 from weft.base.dispatch import is_dynamo_compiling
-from weft.errors import DTypeError
-from weft.nn.activations import Activation, Function, finish
-from weft.nn.fused import Weighted, check_features
+from weft.errors import DTypeError, NotationError, ShapeError
+from weft.nn.fused import Activation, Function, Weighted, check_features, finish
+from weft.spec import parse
 from weft.spec.arguments import reads
 from weft.spec.dtypes import FP8, dtype_name
+from weft.spec.notation import term_text
 from weft.spec.type_names import DTypeLike, read_dtype
 
 
@@ -93,10 +95,9 @@ class Linear(Weighted):
         if self.scale is not None:
             operands["scale"] = ("n", self.scale)
             options = {"promote": True, "out_dtype": x.dtype}
-        found: torch.Tensor = contract(
+        return contract(
             "...k,nk->...n", x, self.weight, epilogue=self._epilogue, operands=operands, **options
         )
-        return found
 
     def _is_by_blocks(self, x: torch.Tensor) -> bool:
         """Whether a weight of eight bits is multiplied by blocks: in float32 on a CPU, outside of compiled code."""
@@ -163,3 +164,101 @@ def _blocks(weight: torch.Tensor, dtype: torch.dtype) -> Iterator[tuple[slice, t
         block = place[: min(step, rows - start)]
         block.copy_(weight[start : start + step])
         yield slice(start, start + step), block
+
+
+class Bilinear(Weighted):
+    """``activation(x1 @ weight[o] @ x2 + bias[o])`` for each feature o: `torch.nn.Bilinear` with an activation.
+
+    `x1` is (..., in1_features), `x2` (..., in2_features), the result (..., out_features); `weight` is (out_features,
+    in1_features, in2_features), with torch's initial values. The longer of the two inputs is summed first, so that what
+    lies between the two contractions, (..., out_features, the shorter), is small. `activation`, `device` and `dtype` as
+    for `Linear`.
+
+    >>> import torch, weft
+    >>> weft.nn.Bilinear(3, 4, 5)(torch.rand(2, 3), torch.rand(2, 4)).shape
+    torch.Size([2, 5])
+    """
+
+    @reads("nn.Bilinear.__init__")
+    def __init__(
+        self,
+        in1_features: int,
+        in2_features: int,
+        out_features: int,
+        bias: bool = True,
+        device: torch.device | str | None = None,
+        dtype: DTypeLike | None = None,
+        *,
+        activation: Activation = None,
+    ) -> None:
+        super().__init__(activation)
+        self.in1_features, self.in2_features, self.out_features = in1_features, in2_features, out_features
+        shape = (out_features, in1_features, in2_features)
+        self._hold(shape, shape[:1] if bias else None, in1_features, device, dtype)
+
+    def forward(self, x1: torch.Tensor, x2: torch.Tensor) -> torch.Tensor:
+        for name, x, features in (("x1", x1, self.in1_features), ("x2", x2, self.in2_features)):
+            check_features(name, x, features)
+        operands = {} if self.bias is None else {"bias": ("o", self.bias)}
+        if self.in1_features >= self.in2_features:
+            between, last, other = contract("...i,oij->...oj", x1, self.weight), "...oj,...j->...o", x2
+        else:
+            between, last, other = contract("...j,oij->...oi", x2, self.weight), "...oi,...i->...o", x1
+        return contract(last, between, other, epilogue=self._epilogue, operands=operands)
+
+    def extra_repr(self) -> str:
+        features = f"in1_features={self.in1_features}, in2_features={self.in2_features}"
+        text = f"{features}, out_features={self.out_features}, bias={self.bias is not None}"
+        return f"{text}{self._activation_text()}"
+
+
+class Einsum(Weighted):
+    """``activation(einsum(equation, x, weight) + bias)``: a linear layer over any modes.
+
+    `equation` is einsum text of two operands, the second of which is the weight, of shape `shape`: attention's
+    projection onto heads is ``Einsum("bse,hde->bhsd", (heads, width, embedding), bias="hd")``. `bias`: the modes of the
+    bias, some of the result's that the weight has, or None. Initial values are uniform within ``1 / sqrt(fan_in)``;
+    `fan_in` is the product of the weight's extents that are summed. `activation`, `device` and `dtype` as for `Linear`.
+
+    Raises `NotationError` for an equation of another number of operands, or a bias along a mode that the result or the
+    weight lacks, `ShapeError` for a shape of another rank than the weight's modes.
+
+    >>> import torch, weft
+    >>> weft.nn.Einsum("bse,hde->bhsd", (4, 8, 32), bias="hd")(torch.rand(2, 5, 32)).shape
+    torch.Size([2, 4, 5, 8])
+    """
+
+    @reads("nn.Einsum.__init__")
+    def __init__(
+        self,
+        equation: str,
+        shape: Sequence[int],
+        bias: str | None = None,
+        device: torch.device | str | None = None,
+        dtype: DTypeLike | None = None,
+        *,
+        activation: Activation = None,
+    ) -> None:
+        super().__init__(activation)
+        self.equation, self.bias_modes = equation, bias
+        notation = parse(equation)
+        if len(notation.inputs) != 2:
+            count = len(notation.inputs)
+            raise NotationError(f"the equation of x and a weight names two operands, '{equation}' {count}")
+        term = notation.inputs[1]
+        if Ellipsis in term or len(term) != len(shape):
+            raise ShapeError(f"the weight of shape {tuple(shape)} has not the modes '{term_text(term)}'")
+        extents = dict(zip(term, shape, strict=True))
+        for label in bias or "":
+            if label not in extents or label not in notation.output:
+                raise NotationError(f"the bias along '{bias}' needs '{label}' in the weight and in the result")
+        fan_in = math.prod(extent for label, extent in extents.items() if label not in notation.output)
+        self._hold(shape, None if bias is None else [extents[label] for label in bias], fan_in, device, dtype)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        operands = {} if self.bias is None else {"bias": (self.bias_modes, self.bias)}
+        return contract(self.equation, x, self.weight, epilogue=self._epilogue, operands=operands)
+
+    def extra_repr(self) -> str:
+        bias = f", bias={self.bias_modes!r}" if self.bias is not None else ""
+        return f"{self.equation!r}, {tuple(self.weight.shape)}{bias}{self._activation_text()}"

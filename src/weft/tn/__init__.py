@@ -4,11 +4,10 @@ They are thin: contractions are `weft.contract`'s, factorisations torch's. Tenso
 those of an operator (left, out, in, right); the outermost bonds have extent 1.
 """
 
-from weft.tn.dmrg import DmrgResult, dmrg
 from weft.tn.operator import MPO, heisenberg, heisenberg_bond, ising, ising_bonds
 from weft.tn.peps import PepsNorm, peps_norm
 from weft.tn.state import MPS
-from weft.tn.tebd import TebdResult, tebd
+from weft.tn.sweeps import DmrgResult, TebdResult, dmrg, tebd
 from weft.tn.update import Split, TwoSite, split, two_site_update
 
 __all__ = [

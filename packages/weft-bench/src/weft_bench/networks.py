@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from weft.machine.ceilings import Ceilings
-from weft.networks.bounds import growth
 from weft.networks.public import network
+from weft.networks.report import growth
 from weft_bench.cases.networks import NetworkCase
 from weft_bench.checking import WrongResult
 from weft_bench.records import CaseRecord
@@ -69,7 +69,7 @@ class NetworkProblem:
 
 
 class NetworkCheck:
-    """Holds results against the same path in float64: within the bound of `weft.networks.bounds`, and, as that is wide
+    """Holds results against the same path in float64: within the bound of `weft.networks.report`, and, as that is wide
     for a tree of many steps, within `LOSS` of what they come to, in root mean square."""
 
     def __init__(self, case: NetworkCase, tensors: NetworkTensors) -> None:

@@ -9,9 +9,9 @@ import torch
 import torch.distributed as dist
 
 from weft.api.contract import contract
-from weft.distributed.group.ranks import Ranks
 from weft.distributed.public import plan
-from weft.distributed.run.plan import DistributedPlan
+from weft.distributed.rank_plan import DistributedPlan
+from weft.distributed.ranks import Ranks
 from weft.oracle.rounding import epsilon
 from weft_bench.cases.scaling import PlacedCase
 from weft_bench.checking import WrongResult

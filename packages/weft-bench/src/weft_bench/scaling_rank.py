@@ -16,10 +16,10 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 
-from weft.distributed.group.ranks import Ranks, find_ranks
+from weft.distributed.ranks import Ranks, find_ranks
 from weft.machine.timing import measure_together
-from weft.networks.bounds import growth
-from weft.networks.slicing import indices, part
+from weft.networks.memory import indices, part
+from weft.networks.report import growth
 from weft_bench.cases.scaling import PlacedCase, ScalingCase
 from weft_bench.checking import WrongResult
 from weft_bench.networks import LOSS, float64_reference, planned_network
@@ -66,7 +66,7 @@ class NetworkTask:
         return self.error(found) if self._first else 0.0
 
     def error(self, found: torch.Tensor) -> float:
-        """Held against all slices in float64 by torch: within the bound of `weft.networks.bounds`, and, as that is wide
+        """Held against all slices in float64 by torch: within the bound of `weft.networks.report`, and, as that is wide
         for a tree of many steps, within `LOSS` of what the slices come to together, in root mean square. A slice that
         is lost or counted twice is 0.1 of that and more."""
         case, tree = self._case, self._net.plan.tree

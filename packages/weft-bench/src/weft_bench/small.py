@@ -19,9 +19,9 @@ import torch
 from weft.blocks import BlockTensor, Structure, meeting
 from weft.machine.ceilings import Ceilings
 from weft.spec import parse
-from weft.tn.dmrg import dmrg
 from weft.tn.operator import heisenberg
 from weft.tn.state import MPS
+from weft.tn.sweeps import dmrg
 from weft_bench.cases.small import SmallCase
 from weft_bench.checking import WrongResult
 from weft_bench.records import CaseRecord
@@ -214,5 +214,5 @@ def sweep(case: SmallCase, start: torch.Tensor) -> torch.Tensor:
 @contextmanager
 def torch_contractions() -> Iterator[None]:
     """Within it the sweep's contractions are `torch.einsum`."""
-    with mock.patch("weft.tn.dmrg.contract", torch.einsum), mock.patch("weft.tn.state.contract", torch.einsum):
+    with mock.patch("weft.tn.sweeps.contract", torch.einsum), mock.patch("weft.tn.state.contract", torch.einsum):
         yield

@@ -66,7 +66,7 @@ def read_placements(text: str) -> dict[str, str]:
 
 def parts(case: Case, place: torch.device, where: dict[str, str], rank: int, ranks: int) -> list[Any]:
     """This rank's parts of A and B."""
-    from weft.distributed.planned.placement import Span, chunk
+    from weft.distributed.placement import Span, chunk
     from weft.testing import random_operand
 
     found = []

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 import weft
-from weft.networks.bounds import growth
+from weft.networks.report import growth
 from weft.oracle.judgement import fill_unwritten
 from weft.testing import assert_close
 from weft_bench.cases.everyday import EverydayCase

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from weft.base.describe import folded
 from weft.base.figures import duration
-from weft.distributed.planned.timeline import COMPUTE, HOST, Timeline
+from weft.distributed.lanes import COMPUTE, HOST, Timeline
 from weft_bench.profiling.threats import of_timelines
 from weft_bench.profiling.timelines.record import TimelineRecord
 from weft_bench.records import write_whole

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from weft.distributed.out_of_core.blocked import OutOfCorePlan
-from weft.distributed.run.measuring import BUDGET
-from weft.distributed.run.plan import DistributedPlan
+from weft.distributed.out_of_core import OutOfCorePlan
+from weft.distributed.rank_plan import DistributedPlan
+from weft.distributed.report import BUDGET
 from weft.errors import ArgumentError
 from weft.machine.stamp import device_stamp
 from weft_bench.environment import disclose

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
 from weft.base.figures import duration, share
-from weft.distributed.planned.timeline import COMPUTE, Event, Timeline, drawn
+from weft.distributed.lanes import COMPUTE, Event, Timeline, drawn
 from weft.errors import WeftError
 from weft.machine.statistics import Interval, summarise
 from weft.plans.explain.lines import aligned, section

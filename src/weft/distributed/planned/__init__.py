@@ -1,1 +1,0 @@
-"""Planning before anything moves: where tensors are placed, what ranks may share out, and how long each way takes."""
