@@ -1,4 +1,4 @@
-"""Times in torch's tier of a matrix spread over a batch, beside copies and one product: what `weft.library.arrange`
+"""Times in torch's tier of a matrix spread over a batch, beside copies and one product: what `weft.library.scheme`
 goes by.
 
     python tools/spread_times.py OUT.json [--only WORD]     (a minute and a half on a GPU)
@@ -20,7 +20,8 @@ from unittest.mock import patch
 import torch
 
 import weft
-from weft.library import arrange, family, sums
+from weft.library import family, sums
+from weft.library import scheme as schemes
 from weft.library.scheme import LibraryScheme, scheme_of
 from weft.library.views import Frame
 from weft.machine.stamp import command, commit, device_stamp
@@ -105,14 +106,14 @@ def microseconds(call: Callable[[], None]) -> float:
     return 1e3 * float(do_bench(call, warmup=2, rep=12, return_mode="median"))
 
 
-def by_copies(scheme: LibraryScheme, frame: Frame) -> arrange.Arranged:
-    with patch.object(arrange, "_spread", lambda *_: ()):
-        return arrange.arranged(scheme, frame)
+def by_copies(scheme: LibraryScheme, frame: Frame) -> schemes.Arranged:
+    with patch.object(schemes, "_spread", lambda *_: ()):
+        return schemes.arranged(scheme, frame)
 
 
-def spread(scheme: LibraryScheme, frame: Frame) -> arrange.Arranged:
-    with patch.object(arrange, "_LEAST_GPU", ((1, 0),)):
-        return arrange.arranged(scheme, frame)
+def spread(scheme: LibraryScheme, frame: Frame) -> schemes.Arranged:
+    with patch.object(schemes, "_LEAST_GPU", ((1, 0),)):
+        return schemes.arranged(scheme, frame)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from weft.gpu.common.launch import collected
 from weft.gpu.terms.launch import FIRST_COUNT, OperandTerms, TermsProduct, TermsVerdict
 from weft.gpu.terms.model import joined_shift, terms_params
 from weft.library import scheme as library_scheme
-from weft.library import split, split_family
+from weft.library import split_family, sums
 from weft.planner.schedule import Target
 from weft.planner.split_schemes import BF16X6, FP16X3, SCALED, SplitScheme, U, prefers_float16, split_bytes
 from weft.planner.target import target_of
@@ -264,7 +264,7 @@ CASES = [
 @pytest.mark.parametrize(("equation", "extents"), CASES)
 @pytest.mark.parametrize("spread", [False, True], ids=["near", "spread"])
 def test_values_on_a_gpu(monkeypatch: pytest.MonkeyPatch, equation: str, extents: dict[str, int], spread: bool) -> None:
-    monkeypatch.setattr(split, "prefers_float16", lambda *dims: True)
+    monkeypatch.setattr(sums, "prefers_float16", lambda *dims: True)
     monkeypatch.setattr(library_scheme, "is_worth", lambda *dims: True)
     left, right = equation.split("->")[0].split(",")
     a, b = (torch.randn([extents[label] for label in term], device="cuda") for term in (left, right))

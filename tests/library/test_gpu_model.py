@@ -10,7 +10,7 @@ import torch
 
 import weft
 from weft.api.describe import find_target
-from weft.library import family, gpu_model, permutations
+from weft.library import family, model, permutations
 from weft.planner.planner import Choice
 from weft.planner.promotion import looks_at
 from weft.planner.schedule import Ranked
@@ -22,7 +22,7 @@ H100 = find_target("h100")
 
 @pytest.fixture(autouse=True)
 def passes_fuse(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_model, "identity", lambda: "a compiler")
+    monkeypatch.setattr(model, "identity", lambda: "a compiler")
 
 
 def described(
@@ -64,9 +64,9 @@ def test_passes_are_counted() -> None:
     extents = {"m": 4096, "k": 1024, "n": 4096}
     bare = chosen(described("mk,nk->mn", extents)).best
     fused = chosen(described("mk,nk->mn", extents, epilogue=torch.nn.functional.gelu)).best
-    assert fused.host - bare.host == pytest.approx(gpu_model.LAUNCHED)
-    moved = 2 * 4 * 4096**2 / (3.35e12 * gpu_model.MEMORY)
-    assert fused.seconds - bare.seconds == pytest.approx(moved + gpu_model.KERNEL, rel=0.01)
+    assert fused.host - bare.host == pytest.approx(model.LAUNCHED)
+    moved = 2 * 4 * 4096**2 / (3.35e12 * model.MEMORY)
+    assert fused.seconds - bare.seconds == pytest.approx(moved + model.KERNEL, rel=0.01)
 
 
 def test_a_permutation_that_turns_elements_takes_longer() -> None:

@@ -20,7 +20,7 @@ from weft.gpu.pointwise import launch as kernels
 from weft.gpu.pointwise.form import THREADS, PassTensor
 from weft.gpu.pointwise.launch import PassKernel
 from weft.gpu.pointwise.source import NAME, KernelText
-from weft.library import gpu_model, products
+from weft.library import model, products
 from weft.library.passes import moving_pass
 from weft.planner.schedule import Target
 from weft.testing import random_operand
@@ -69,7 +69,7 @@ def on_the_host(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     if request.node.get_closest_marker("gpu"):
         monkeypatch.setenv("WEFT_NVRTC", "1")
         return
-    monkeypatch.setattr(gpu_model, "identity", lambda: "a compiler")
+    monkeypatch.setattr(model, "identity", lambda: "a compiler")
     monkeypatch.setattr(products, "_HALVES", ())  # torch has products of them that widen on a GPU alone
     monkeypatch.setattr(launch, "kernel_text", partial(launch.kernel_text, prelude=HOST))
     monkeypatch.setattr(launch, "kernel_of", DRIVER.at_hand)

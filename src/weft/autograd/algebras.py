@@ -16,24 +16,11 @@ from weft.algebra import NAMED, Algebra
 from weft.api.entry import contraction
 from weft.api.lookup import one_of
 from weft.autograd.backward import Needs
-from weft.autograd.function import apply
-from weft.autograd.kept import kept_for_algebra
 from weft.autograd.logarithm import Logarithm
 from weft.autograd.product import Permuted, Product, Shapes, product
-from weft.autograd.rule import Rule, Whole
-from weft.autograd.selection import Selection
-from weft.autograd.spec import (
-    C_FN,
-    EPILOGUE,
-    FIRST_OPERAND,
-    A,
-    B,
-    C,
-    Plain,
-    Spec,
-    plain,
-)
-from weft.autograd.summation import Summation
+from weft.autograd.reductions import Selection, Summation
+from weft.autograd.rule import Rule, apply, kept_for_algebra
+from weft.autograd.spec import C_FN, EPILOGUE, FIRST_OPERAND, A, B, C, Plain, Spec, plain
 from weft.errors import UnsupportedError
 from weft.fn import Pointwise
 from weft.fn.derivative import compute, converted, recorded
@@ -58,7 +45,7 @@ def rule(
     if spec.algebra is None:
         return product(Permuted if permutes else Product, spec, needs, ahead, shapes, device)
     if not any(needs):
-        return Whole(spec, needs, False)
+        return Rule(spec, needs, False)
     made = _kind(spec.algebra, spec.accumulate)
     if any(spec.functions) or spec.term_c is not None or spec.results != (spec.accumulate,):
         return Composed(spec, ahead)

@@ -11,7 +11,7 @@ import torch
 
 from weft.autograd import hooks
 from weft.autograd.spec import A_FN, B_FN, C_FN, EPILOGUE, FIRST_OPERAND, C, Spec
-from weft.autograd.steps import ONE, GradientStep, Spread
+from weft.autograd.steps import ONE, GradientStep, Input, Spread
 from weft.errors import UnsupportedError
 from weft.fn.derivative import Derived
 from weft.planner.options import Options, types_of
@@ -89,21 +89,16 @@ class Backward:
         return {"sums": SUMS, "a": "A", "b": "B", "c": "C"}[name]
 
     def _further_inputs(
-        self, function: Derived | None, own: str, places: dict[str, tuple[str, str]] | None = None
-    ) -> tuple[tuple[tuple[str, str, str], ...], tuple[tuple[str, str], ...]]:
-        """The further inputs of a derivative, as `aux` and `indices` of a step; `own` are its value's modes."""
-        if function is None:
-            return (), ()
-        aux, indices, known = [], [], dict(self.spec.indices)
-        for name in function.inputs[1:]:
-            if name in known:
-                indices.append((name, known[name]))
-            elif places is not None and name in places:
-                aux.append((name, *places[name]))
-            else:
-                modes = own if name.startswith("weft_") else self.spec.modes(name)
-                aux.append((name, self._source(name), modes))
-        return tuple(aux), tuple(indices)
+        self, function: Derived | None, own: str, places: dict[str, tuple[str | None, str]] | None = None
+    ) -> tuple[Input, ...]:
+        """The further inputs of a derivative; `own` are its value's modes, `places` sources that it has here."""
+        known: dict[str, tuple[str | None, str]] = {name: (None, label) for name, label in self.spec.indices}
+        known.update(places or {})
+        found: list[Input] = []
+        for name in function.inputs[1:] if function is not None else ():
+            modes = own if name.startswith("weft_") or name in known else self.spec.modes(name)
+            found.append((name, *(known[name] if name in known else (self._source(name), modes))))
+        return tuple(found)
 
     def _on_elements(self, target: str, place: int, term: str, out: torch.dtype) -> GradientStep:
         """The gradient of the sums, or of an operand of the epilogue, summed to some modes of D."""
@@ -113,10 +108,10 @@ class Backward:
         if self.stored and fits and target != TOTAL and function == self._function(0, products=False):
             step = over_elements(spec, target, out, TOTAL, term)
         else:
-            aux, indices = self._further_inputs(function, spec.term_d)
+            aux = self._further_inputs(function, spec.term_d)
             step = over_elements(spec, target, out, self._source(self.main), term)
             made = function.function if function is not None else None
-            step = replace(step, a_fn=made, aux=aux, indices=indices, prologue=made is not None)
+            step = replace(step, a_fn=made, aux=aux, prologue=made is not None)
         return self._in_kind(step, out)
 
     def _in_kind(self, step: GradientStep, out: torch.dtype) -> GradientStep:
@@ -145,11 +140,8 @@ class Backward:
             (pulled, *_) = hooks.of_operand(spec, hook, "weft_h", spec.accumulate)
             if pulled is not None:
                 step = self._contracted(hook, target, core, storage)
-                aux, indices = self._further_inputs(pulled, own, {"weft_a": ("A" if hook == A_FN else "B", own)})
-                self.found.append(
-                    replace(step, epilogue=pulled.function, aux=_joined(step.aux, aux),
-                            indices=_joined(step.indices, indices))
-                )  # fmt: skip
+                aux = self._further_inputs(pulled, own, {"weft_a": ("A" if hook == A_FN else "B", own)})
+                self.found.append(replace(step, epilogue=pulled.function, aux=_joined(step.aux, aux)))
             return
         made = f"{target} before its function"
         self.found.append(self._contracted(hook, made, core, spec.accumulate))
@@ -162,7 +154,7 @@ class Backward:
         storage = spec.storage[hook]
         # The main input has all modes: the operand. A real value has no complex function; then it is the gradient.
         main, left = ("weft_a", "A" if hook == A_FN else "B")
-        places = {"weft_h": (made, core)}
+        places: dict[str, tuple[str | None, str]] = {"weft_h": (made, core)}
         kind = storage
         if not storage.is_complex and any(self._type(name).is_complex for name in taken):
             main, left, kind, places = "weft_h", made, spec.accumulate, {"weft_a": (left, own)}
@@ -173,19 +165,24 @@ class Backward:
                 )
         value = value_type(kind, spec.accumulate)
         functions = hooks.of_operand(spec, hook, main, value)
-        wanted = [(target, own, storage, functions[0])] if needed else []
+        self._flows(hook, target if needed else None, own, own, functions, left, places, taken)
+
+    def _flows(
+        self, hook: int, target: str | None, term: str, along: str, functions: Sequence[Derived | None], left: str,
+        places: dict[str, tuple[str | None, str]], taken: Sequence[str], scale: str | None = None,
+    ) -> None:  # fmt: skip
+        """Passes over the elements of `left` that make the gradients of a function's value, `target` with the modes
+        `term`, and of what it takes; `along` are the modes of the passes."""
+        spec = self.spec
+        wanted = [] if target is None else [(target, term, spec.storage[hook], functions[0])]
         for name in taken:
             place = 1 + spec.names[hook].index(name)
             wanted.append((self._d(name), spec.modes(name), self._type(name), functions[place]))
-        for goal, term, out, function in wanted:
-            if function is None:
-                continue
-            aux, indices = self._further_inputs(function, own, places)
-            step = GradientStep(
-                goal, f"{own},->{term}", left, ONE, out, spec.passing(), a_fn=function.function,
-                aux=aux, indices=indices,
-            )  # fmt: skip
-            self._add(self._in_kind(step, out))
+        for goal, modes, out, function in wanted:
+            if function is not None:
+                aux = self._further_inputs(function, along, places)
+                step = over_elements(spec, goal, out, left, modes, along)
+                self._add(self._in_kind(replace(step, a_fn=function.function, aux=aux, scale=scale), out))
 
     def _contracted(self, hook: int, target: str, core: str, out: torch.dtype) -> GradientStep:
         """The sum of G with the other operand's values, conjugated."""
@@ -196,18 +193,14 @@ class Backward:
         is_complex = value_type(spec.storage[other], product_type(spec)).is_complex
         if function is not None and is_complex:
             function = hooks.conjugated(function)
-        names = {*spec.names[other]}
-        beside = tuple((name, operand_source(name), modes) for name, modes in spec.operands if name in names)
-        placed = tuple(each for each in spec.indices if each[0] in names)
         left, prologue = TOTAL, None
         if not self.stored:
             left, prologue = self._source(self.main), self._function(0, products=True)
-        aux, indices = self._further_inputs(prologue, spec.term_d)
+        aux = _joined(self._further_inputs(prologue, spec.term_d), _inputs(spec, other))
         return GradientStep(
             target, f"{spec.term_d},{term}->{core}", left, source, out, product_options(spec),
-            a_fn=prologue.function if prologue is not None else None, b_fn=function, aux=_joined(aux, beside),
-            indices=_joined(indices, placed), scale="alpha", conjugate=is_complex and function is None,
-            prologue=prologue is not None,
+            a_fn=prologue.function if prologue is not None else None, b_fn=function, aux=aux, scale="alpha",
+            conjugate=is_complex and function is None, prologue=prologue is not None,
         )  # fmt: skip
 
     # -- C and operands ------------------------------------------------------------------------------------------------
@@ -225,16 +218,8 @@ class Backward:
             self.found.append(replace(self._on_elements("beta G", 0, spec.term_d, spec.accumulate), scale="beta"))
             main, kind, left, scale = "weft_h", spec.accumulate, "beta G", None
         functions = hooks.of_addend(spec, self.pattern, main, value_type(kind, spec.accumulate), self.known)
-        wanted = [("dC", term, storage, functions[0])] if needed else []
-        for name in taken:
-            place = 1 + spec.names[C_FN].index(name)
-            wanted.append((self._d(name), spec.modes(name), self._type(name), functions[place]))
-        for goal, modes, out, function in wanted:
-            if function is not None:
-                aux, indices = self._further_inputs(function, spec.term_d, {"weft_c": ("C", term)})
-                step = over_elements(spec, goal, out, left, modes)
-                step = replace(step, a_fn=function.function, aux=aux, indices=indices, scale=scale)
-                self._add(self._in_kind(step, out))
+        places: dict[str, tuple[str | None, str]] = {"weft_c": ("C", term)}
+        self._flows(C_FN, "dC" if needed else None, term, spec.term_d, functions, left, places, taken, scale)
 
     def _add(self, step: GradientStep) -> None:
         """A step whose result is a part of its target's gradient."""
@@ -261,6 +246,14 @@ def result_source(at: int) -> str:
 
 def grad_source(at: int) -> str:
     return f"dD{at or ''}"
+
+
+def _inputs(spec: Spec, *hooks: int) -> tuple[Input, ...]:
+    """The inputs of these of a contraction's functions, besides their values."""
+    names = {name for hook in hooks for name in spec.names[hook]}
+    given = (*((name, operand_source(name), modes) for name, modes in spec.operands),
+             *((name, None, label) for name, label in spec.indices))  # fmt: skip
+    return tuple([each for each in given if each[0] in names])
 
 
 def _joined(first: tuple[Any, ...], second: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -301,18 +294,19 @@ def product_options(spec: Spec) -> Options:
     return spec.asked(promote=False, **types)
 
 
-def over_elements(spec: Spec, target: str, out: torch.dtype, left: str, term: str) -> GradientStep:
-    """A step over the elements of D, summed to those of `term`."""
-    return GradientStep(target, f"{spec.term_d},->{term}", left, ONE, out, spec.passing())
+def over_elements(
+    spec: Spec, target: str, out: torch.dtype, left: str, term: str, along: str | None = None
+) -> GradientStep:
+    """A step over the elements of D, or of what has the modes `along`, summed to those of `term`."""
+    own = spec.term_d if along is None else along
+    return GradientStep(target, f"{own},->{term}", left, ONE, out, spec.passing())
 
 
 def sums_again(spec: Spec) -> GradientStep:
     """The sums, made from A and B (and C) as the forward pass made them."""
-    names = {*spec.names[A_FN], *spec.names[B_FN], *spec.names[C_FN]}
     return GradientStep(
         SUMS, spec.text, "A", "B", hooks.kept_type(spec), product_options(spec),
         a_fn=spec.functions[A_FN], b_fn=spec.functions[B_FN], c_fn=spec.functions[C_FN],
-        aux=tuple((name, operand_source(name), modes) for name, modes in spec.operands if name in names),
-        indices=tuple(each for each in spec.indices if each[0] in names), scale="forward",
-        addend="C" if spec.term_c is not None else None, addend_term=spec.term_c,
+        aux=_inputs(spec, A_FN, B_FN, C_FN), scale="forward", addend="C" if spec.term_c is not None else None,
+        addend_term=spec.term_c,
     )  # fmt: skip

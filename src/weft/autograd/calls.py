@@ -1,4 +1,4 @@
-"""The public calls where derivatives are requested: from what a call says to a rule, and the rule called."""
+"""The public calls where derivatives are requested: from what a call says to a rule, the rule called, and explained."""
 
 from __future__ import annotations
 
@@ -16,17 +16,26 @@ from weft.api.lookup import Terms, one_of, read_notation
 from weft.api.permute import find_permutation
 from weft.autograd.algebras import Composed, core, plain_form, rule
 from weft.autograd.backward import Needs
-from weft.autograd.explain import explained as explained
 from weft.autograd.factors import with_factors
-from weft.autograd.function import apply
-from weft.autograd.graphs import Program
-from weft.autograd.handed import Core, handed, handed_over, layouts_of, serves
-from weft.autograd.permutation import as_contraction, meta, meta_request
-from weft.autograd.rule import Rule
-from weft.autograd.selection import Selection
-from weft.autograd.spec import C, Plain, check_differentiable, is_differentiable, is_smooth
+from weft.autograd.graphs import Core, Program, handed, handed_over, layouts_of, serves
+from weft.autograd.hooks import kept_type
+from weft.autograd.product import Product
+from weft.autograd.reductions import Selection
+from weft.autograd.rule import Rule, apply
+from weft.autograd.spec import (
+    C,
+    Plain,
+    as_contraction,
+    check_differentiable,
+    is_differentiable,
+    is_smooth,
+    meta,
+    meta_request,
+)
+from weft.autograd.steps import GradientStep
 from weft.base.arrays import as_results, as_tensor, grad_mode, is_transformed, is_transforming, outside_transforms
 from weft.base.cached import cached_property
+from weft.base.figures import duration, si
 from weft.errors import UnsupportedError
 from weft.planner.options import Options, options_of
 from weft.planner.request import Request
@@ -35,11 +44,11 @@ from weft.planner.target import target_of
 from weft.plans.checks import aux_tensors, check_devices
 from weft.plans.contraction import Plan
 from weft.plans.derivatives import any_tensor, asks
+from weft.plans.explain.lines import section
 from weft.plans.permutation import PermutePlan
 from weft.plans.tiers import is_overheard
 from weft.spec import Label
-
-Results = torch.Tensor | tuple[torch.Tensor, ...]
+from weft.spec.dtypes import dtype_name
 
 
 class DifferentiableCall:
@@ -300,3 +309,57 @@ def _validated(
             equation, a.detach(), b.detach(), replace(options, operands=operands), None if c is None else c.detach(),
             alpha, beta, None, validate=True,
         )  # fmt: skip
+
+
+def explained(plan: Plan | PermutePlan, needs: Needs) -> str:
+    """The backward pass of a plan that was made of tensors which require gradients; `needs` says which of them."""
+    request = plan.request if isinstance(plan, Plan) else as_contraction(plan.request)
+    needs = needs if isinstance(plan, Plan) else (True,)
+    tensors: list[torch.Tensor | None] = [_meta(each.shape, each.dtype) for each in (request.a, request.b)]
+    c = plan.contraction.c if isinstance(plan, Plan) else None
+    tensors.append(_meta(c.shape, c.dtype) if c is not None else None)
+    tensors += [_meta(each.layout.shape, each.dtype) for each in request.named if each.layout is not None]
+    asked = [need and each is not None for need, each in zip(needs, tensors, strict=False)] + [False] * len(tensors)
+    check_differentiable(request)
+    form, places = plain_form(request, tensors, request.backend)
+    shapes = tuple([None if each is None else tuple(each.shape) for each in form.of([tensors[at] for at in places])])
+    needed, permutes = tuple([asked[at] for at in places]), isinstance(plan, PermutePlan)
+    found = rule(form.spec, needed, shapes, request.device, False, permutes)
+    return "\n".join(section("backward", described(form, found)))
+
+
+def described(form: Plain, found: Rule | Composed) -> list[str]:
+    """Lines on a rule: the steps of a full backward pass, and what is kept."""
+    if not isinstance(found, Product):
+        return [f"by the rule {type(found).__name__.lower()}: {(type(found).__doc__ or '').splitlines()[0]}"]
+    steps = found.steps(tuple(is_smooth(dtype) for dtype in form.spec.results), found.needs)
+    said, metas = [], found.metas()
+    for step in steps:
+        text = step.line()
+        if isinstance(step, GradientStep):
+            metas[step.target], choice = step.chosen(metas, found.device)
+            if choice is not None:
+                text += f"; predicted {duration(choice.best.seconds)}: {choice.best.schedule}"
+        said.append(named(text, form))
+    return [*said, kept(found)]
+
+
+def kept(found: Product, whose: str = "") -> str:
+    """A line on what is kept for the backward pass; `whose` the sums are, where it is not all of them."""
+    if found.kept:
+        size = si(found.sums_bytes, "B")
+        return f"kept besides operands and results: the sums, {size}{whose} in {dtype_name(kept_type(found.spec))}"
+    if found.again:
+        return "kept besides operands and results: nothing; the sums are made again"
+    return "kept besides operands and results: nothing"
+
+
+def named(text: str, form: Plain) -> str:
+    """Operands by the names that the call gives them."""
+    for (inner, _), name in zip(form.spec.operands, form.given, strict=True):
+        text = text.replace(f"operand {inner}", name)
+    return text
+
+
+def _meta(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty(tuple(shape), dtype=dtype, device="meta")

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
-from typing import Any, Self
+from functools import lru_cache, partial, wraps
+from typing import Any, Self, TypeVar
 
 import torch
+from torch._C._functorch import TransformType
 
+from weft.algebra import NAMED, Algebra
 from weft.api.entry import Words, contraction, words_of
 from weft.autograd.backward import Needs, arithmetic
-from weft.autograd.spec import FIRST_OPERAND, Spec, batched
+from weft.autograd.spec import FIRST_OPERAND, Spec, batched, is_smooth
 from weft.autograd.steps import with_modes
+from weft.base.batched import is_batched, one_by_one
 from weft.base.cached import cached_property
 from weft.engine.calls import CALLS, present
+from weft.errors import UnsupportedError
+from weft.fn import fingerprint
 from weft.planner.options import Options
 from weft.planner.schedule import Scalar
 
@@ -22,8 +28,10 @@ Tensors = Sequence[torch.Tensor | None]
 Found = tuple[torch.Tensor | None, ...]
 
 
-class Rule(ABC):
-    """How one contraction is differentiated. Tensors are A, B, C and the operands; C may be None.
+class Rule:
+    """The differentiation of a contraction; of whole numbers or truth values, to which `vmap` adds modes, it is this.
+
+    Tensors are A, B, C and the operands; C may be None.
 
     `needs` says which gradients may be requested, `ahead` whether tangents may be: then everything is saved.
     """
@@ -76,17 +84,17 @@ class Rule(ABC):
         """The forward call, but for its tensors and factors."""
         return words_of(self.spec.text, self.requested((None,) * (FIRST_OPERAND + len(self.spec.operands))))
 
-    @abstractmethod
     def saved(self, tensors: Tensors, results: Sequence[torch.Tensor]) -> Tensors:
         """The tensors and results that backward needs, in the same places."""
+        return ()
 
-    @abstractmethod
     def backward(self, alpha: Scalar, beta: Scalar, saved: Tensors, grads: Tensors, needs: Needs) -> Found:
         """A gradient for each tensor of which one is needed."""
+        return (None,) * len(needs)
 
-    @abstractmethod
     def forward_mode(self, alpha: Scalar, beta: Scalar, saved: Tensors, tangents: Tensors) -> Found:
         """A tangent for each result, None for one that does not move."""
+        return (None,) * len(self.spec.results)
 
     def batched(self, tensors: Tensors, batches: Sequence[bool], size: int) -> tuple[Rule, Tensors]:
         """The rule with one more batch mode, the first of these tensors; every result has it first."""
@@ -98,20 +106,7 @@ class Rule(ABC):
         return type(self)(spec, self.needs, self.ahead)
 
 
-class Whole(Rule):
-    """The rule of a contraction of any algebra, of whole numbers or truth values: `vmap` adds modes to it."""
-
-    def saved(self, tensors: Tensors, results: Sequence[torch.Tensor]) -> Tensors:
-        return ()
-
-    def backward(self, alpha: Scalar, beta: Scalar, saved: Tensors, grads: Tensors, needs: Needs) -> Found:
-        return (None,) * len(needs)
-
-    def forward_mode(self, alpha: Scalar, beta: Scalar, saved: Tensors, tangents: Tensors) -> Found:
-        return (None,) * len(self.spec.results)
-
-
-class Bare(Rule):
+class Bare(Rule, ABC):
     """The rule of a contraction of an algebra without functions and C."""
 
     def saved(self, tensors: Tensors, results: Sequence[torch.Tensor]) -> Tensors:
@@ -132,3 +127,98 @@ class Bare(Rule):
     @abstractmethod
     def pushed(self, saved: Sequence[Any], tangents: Tensors) -> torch.Tensor:
         """The tangent of D, of those of A and of B."""
+
+
+_Made = TypeVar("_Made")
+
+
+def kept_for_algebra(make: Callable[..., _Made]) -> Callable[..., _Made]:
+    """`make`, whose first arguments are an algebra and the type of its values, called once for the same."""
+
+    @lru_cache(maxsize=256)
+    def known(_now: Hashable, *arguments: Any) -> _Made:
+        return make(*arguments)
+
+    @wraps(make)
+    def kept(algebra: Algebra, dtype: torch.dtype, *others: Any) -> _Made:
+        return known(_now(algebra, dtype), algebra, dtype, *others)
+
+    return kept
+
+
+def _now(algebra: Algebra, dtype: torch.dtype) -> Hashable:
+    """A key of what an algebra computes as its functions are now; no two are equal where that cannot be known."""
+    if algebra is NAMED.get(algebra.name):  # one of weft's own, which stays as it is
+        return None
+    vjp = algebra.vjp
+    return algebra.traced(dtype), None if vjp is None else fingerprint(vjp) or object()
+
+
+class Differentiated(torch.autograd.Function):
+    """The call of a rule. Outputs are a tuple; those that hold no numbers with derivatives have none."""
+
+    @staticmethod
+    def forward(rule: Rule, alpha: Scalar, beta: Scalar, *tensors: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
+        return rule.forward(alpha, beta, tensors)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """Save what the derivatives of a call take."""
+        rule, ctx.alpha, ctx.beta, *tensors = inputs
+        ctx.rule = rule
+        ctx.set_materialize_grads(False)
+        saved = rule.saved(tensors, output)
+        ctx.save_for_backward(*saved)
+        if rule.ahead:
+            ctx.save_for_forward(*saved)
+            ctx.zeros = [_zeros_like(each) for each in output]
+        if whole := [each for each in output if not is_smooth(each.dtype)]:
+            ctx.mark_non_differentiable(*whole)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[Any, ...]:
+        for each in grads:  # here, as calling one function less takes less
+            if each is not None and is_batched(each):
+                return one_by_one(Differentiated.backward, ctx, grads)
+        found = ctx.rule.backward(ctx.alpha, ctx.beta, ctx.saved_tensors, grads, ctx.needs_input_grad[3:])
+        return (None, None, None, *found)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: torch.Tensor | None) -> Any:
+        found = ctx.rule.forward_mode(ctx.alpha, ctx.beta, ctx.saved_tensors, tangents[3:])
+        return tuple([make() if each is None else each for each, make in zip(found, ctx.zeros, strict=True)])
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> Any:
+        rule, alpha, beta, *tensors = inputs
+        places = in_dims[3:]
+        moved = [
+            tensor if at is None or tensor is None else tensor.movedim(at, 0)
+            for tensor, at in zip(tensors, places, strict=True)
+        ]
+        wider, arguments = rule.batched(moved, [at is not None for at in places], info.batch_size)
+        found = apply(wider, alpha, beta, arguments)
+        return found, (0,) * len(found)
+
+
+def _zeros_like(result: torch.Tensor) -> Callable[[], torch.Tensor | None]:
+    """The maker of the tangent of a result that does not move: torch wants one of each but whole numbers."""
+    if not is_smooth(result.dtype):
+        return lambda: None
+    return partial(torch.zeros, tuple(result.shape), dtype=result.dtype, device=result.device)
+
+
+#: `Function.apply` without torch.func, straight to torch's C++: binding arguments by name costs more than the call.
+_plainly: Any = super(torch.autograd.Function, Differentiated).apply
+_transforming: Any = torch._C._are_functorch_transforms_active
+
+
+def apply(rule: Rule, alpha: Scalar, beta: Scalar, tensors: Tensors) -> tuple[torch.Tensor, ...]:
+    """Call a rule on tensors that autograd may look at."""
+    if _transforming():
+        if torch._C._functorch.peek_interpreter_stack().key() == TransformType.Functionalize:
+            raise UnsupportedError("torch.func.functionalize does not take weft's calls: make_fx and torch.compile do")
+        found: tuple[torch.Tensor, ...] = Differentiated.apply(rule, alpha, beta, *tensors)
+        return found
+    result: tuple[torch.Tensor, ...] = _plainly(rule, alpha, beta, *tensors)
+    return result

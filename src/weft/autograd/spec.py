@@ -8,21 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from operator import methodcaller
 from typing import Any
 
 import torch
 
 from weft.algebra import Algebra
+from weft.base.arrays import outside_transforms
 from weft.errors import DTypeError
 from weft.fn import Pointwise
 from weft.planner.options import Options
 from weft.planner.request import Request
-from weft.spec import Arithmetic, Label
+from weft.planner.target import target_of
+from weft.plans.resolving import resolved
+from weft.spec import Arithmetic, Label, Notation
 from weft.spec.dtypes import dtype_name
 from weft.spec.notation import letters, unused_letters
 
 A_FN, B_FN, C_FN, EPILOGUE = range(4)  # places among a contraction's functions
 A, B, C, FIRST_OPERAND = range(4)  # places among its tensors
+_UNKNOWN = 1024  # an extent of which a tracer knows nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,10 +133,10 @@ def batched(
     for hook in (0, 1):
         if any(has[spec.place(name)] for name in spec.taken(hook)) and not has[hook]:
             has[hook] = True
-            given[hook] = _repeated(given[hook], size)
+            given[hook] = mapped_first(given[hook], None, size)
     if not has[A] and not has[B]:
         has[A] = True
-        given[A] = _repeated(given[A], size)
+        given[A] = mapped_first(given[A], None, size)
     terms = [term if term is None or not there else label + term for term, there in zip(spec.terms(), has, strict=True)]
     wider = replace(
         spec, term_a=terms[A] or "", term_b=terms[B] or "", term_c=terms[C], term_d=label + spec.term_d,
@@ -142,9 +147,11 @@ def batched(
     return wider, tuple(given)
 
 
-def _repeated(tensor: torch.Tensor | None, size: int) -> torch.Tensor:
-    assert tensor is not None
-    return tensor.unsqueeze(0).expand(size, *tensor.shape)
+def mapped_first(tensor: torch.Tensor | None, at: int | None, size: int) -> torch.Tensor | None:
+    """A tensor with the dimension that `vmap` maps as the first one, of that size where it is mapped along none."""
+    if tensor is None:
+        return None
+    return tensor.expand(size, *tensor.shape) if at is None else tensor.movedim(at, 0)
 
 
 View = Callable[[torch.Tensor], torch.Tensor]
@@ -170,27 +177,26 @@ def plain(request: Request, c: tuple[Sequence[int], torch.dtype] | None, backend
     extents, letter = request.extents, Letters(request)
     functions = request.functions
     named = {each.name: each for each in request.named}
-    first, second = request.notation.inputs
-    output = request.notation.output
+    (first, second), output = request.notation.inputs, request.notation.output
     views: list[View | None] = []
-    terms: list[str | None] = []
-    storage = [request.a.dtype, request.b.dtype]
-    for at, (term, layout) in enumerate(((first, request.a), (second, request.b))):
-        # Operands of a function may have a mode that its value broadcasts along.
-        needed = {label for name in functions.names[at] for label in named[name].term}
-        view, labels = _view(term, layout.shape, extents, needed)
+    storage: list[torch.dtype] = []
+
+    def seen(term: Sequence[Label], shape: Sequence[int], dtype: torch.dtype, hook: int | None) -> str:
+        """The labels of a tensor in plain form. Operands of its function may have a mode that it broadcasts along."""
+        names = () if hook is None else functions.names[hook]
+        view, labels = _view(term, shape, extents, {label for name in names for label in named[name].term})
         views.append(view)
-        terms.append(letter.text(labels))
+        storage.append(dtype)
+        return letter.text(labels)
+
+    term_a = seen(first, request.a.shape, request.a.dtype, A_FN)
+    term_b = seen(second, request.b.shape, request.b.dtype, B_FN)
     if c is None:
+        term_c = None
         views.append(None)
-        terms.append(None)
         storage.append(request.arithmetic.accumulate)
     else:
-        needed = {label for name in functions.names[C_FN] for label in named[name].term}
-        view, labels = _view(output, c[0], extents, needed)
-        views.append(view)
-        terms.append(letter.text(labels))
-        storage.append(c[1])
+        term_c = seen(output, *c, C_FN)
     used = {name for at, names in enumerate(functions.names) if at != C_FN or c is not None for name in names}
     new = {each.name: f"u{at}" for at, each in enumerate(request.named)}
     operands, placed = [], []
@@ -199,14 +205,11 @@ def plain(request: Request, c: tuple[Sequence[int], torch.dtype] | None, backend
             continue
         if each.layout is None:
             placed.append((new[each.name], letter.text(each.term)))
-            continue
-        view, labels = _view(each.term, each.layout.shape, extents, set())
-        views.append(view)
-        operands.append((new[each.name], letter.text(labels)))
-        storage.append(each.dtype)
+        else:
+            operands.append((new[each.name], seen(each.term, each.layout.shape, each.dtype, None)))
     hooks = (functions.a, functions.b, functions.c if c is not None else None, functions.epilogue)
     spec = Spec(
-        term_a=terms[A] or "", term_b=terms[B] or "", term_d=letter.text(output), term_c=terms[C],
+        term_a=term_a, term_b=term_b, term_d=letter.text(output), term_c=term_c,
         functions=tuple(each and each.renamed([new.get(name, "value") for name in each.inputs]) for each in hooks),
         names=tuple(
             tuple(new[name] for name in names) if hooks[at] is not None else ()
@@ -273,7 +276,7 @@ def _view(
         while labels.count(label) > 1:
             first = labels.index(label)
             second = labels.index(label, first + 1)
-            steps.append(_diagonal(first, second))
+            steps.append(methodcaller("diagonal", 0, first, second))
             size = sizes[first]
             labels = [each for at, each in enumerate(labels) if at not in (first, second)] + [label]
             sizes = [each for at, each in enumerate(sizes) if at not in (first, second)] + [size]
@@ -282,9 +285,9 @@ def _view(
         if sizes[at] == 1 and extents.get(label, 1) != 1:
             if label in needed:
                 sizes[at] = extents[label]
-                steps.append(_expanded(tuple(sizes)))
+                steps.append(methodcaller("expand", tuple(sizes)))
                 continue
-            steps.append(_squeezed(at))
+            steps.append(methodcaller("squeeze", at))
             del labels[at], sizes[at]
     if not steps:
         return None, tuple(labels)
@@ -297,13 +300,39 @@ def _view(
     return view, tuple(labels)
 
 
-def _diagonal(first: int, second: int) -> View:
-    return lambda tensor: tensor.diagonal(0, first, second)
+def as_contraction(request: Request) -> Request:
+    """The request of a permutation as that of a contraction with that one."""
+    options = Options(
+        request.d_dtype, functions=(request.functions.a, None, None, None), workspace_limit=request.workspace_limit,
+        tune=request.tune, specialize=request.specialize, backend="reference",
+    )  # fmt: skip
+    a, b = (torch.empty(layout.shape, dtype=layout.dtype, device="meta") for layout in (request.a, request.b))
+    found = resolved(request.notation, request.text, a, b, options)
+    return replace(found, backend=request.backend, device=request.device, target=request.target)
 
 
-def _squeezed(at: int) -> View:
-    return lambda tensor: tensor.squeeze(at)
+def meta_request(
+    notation: Notation, text: str, a: torch.Tensor, b: torch.Tensor, options: Options, device: torch.device
+) -> Request:
+    """The request of a call, of tensors without memory: those inside a transform have no address.
+
+    The backend is the reference's, which takes them; `device` is where the tensors are.
+    """
+    operands = {name: (modes, meta(tensor)) for name, (modes, tensor) in options.operands.items()}
+    asked = replace(options, operands=operands, backend="reference", schedule=None)
+    found = resolved(notation, text, meta(a), meta(b), asked)
+    return replace(found, schedule=options.schedule, device=device, target=target_of("reference", device))
 
 
-def _expanded(shape: tuple[int, ...]) -> View:
-    return lambda tensor: tensor.expand(shape)
+def meta(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor's shape and type without memory. An extent that a tracer leaves open is what it is at present."""
+    with outside_transforms():
+        return torch.empty([present(extent) for extent in tensor.shape], dtype=tensor.dtype, device="meta")
+
+
+def present(extent: Any) -> int:
+    """The extent itself, or what stands for it in a program that is traced for any: plans are chosen by it."""
+    if type(extent) is int:
+        return extent
+    hint = extent.node.hint
+    return int(hint) if hint is not None else _UNKNOWN

@@ -25,6 +25,7 @@ from weft.spec.dtypes import dtype_name
 ONE = "1"  # the source of an operand that is the number one
 
 Tensors = dict[str, torch.Tensor]
+Input = tuple[str, str | None, str]  # a parameter, its source (None for a coordinate), and its modes
 
 _OF_SINGLE = ("tf32", "tf32x3", "ieee_bound")  # ways to make products of float32
 
@@ -33,9 +34,9 @@ _OF_SINGLE = ("tf32", "tf32x3", "ieee_bound")  # ways to make products of float3
 class GradientStep:
     """One contraction: `target` is what it makes of the sources `left` and `right`, tensors by name.
 
-    `aux` are (parameter, source, modes) of what its functions take, `indices` (parameter, label). `scale` names the
-    factor of the sum, "alpha" or "beta", whose conjugate it is multiplied with; "forward": both are, as they are.
-    `addend` is a source that is added, `addend_term` its labels where it may lack some of the result's.
+    `aux` are the inputs of its functions. `scale` names the factor of the sum, "alpha" or "beta", whose conjugate it is
+    multiplied with; "forward": both are, as they are. `addend` is a source that is added, `addend_term` its labels,
+    which may lack some of the result's.
     """
 
     target: str
@@ -48,8 +49,7 @@ class GradientStep:
     b_fn: Pointwise | None = None
     epilogue: Pointwise | None = None
     c_fn: Pointwise | None = None
-    aux: tuple[tuple[str, str, str], ...] = ()
-    indices: tuple[tuple[str, str], ...] = ()
+    aux: tuple[Input, ...] = ()
     scale: str | None = None
     conjugate: bool = field(default=False)  # the right operand, before its function
     addend: str | None = None
@@ -59,15 +59,16 @@ class GradientStep:
     @property
     def reads(self) -> set[str]:
         """The sources."""
-        found = {self.left, self.right, *(source for _, source, _ in self.aux)} - {ONE}
-        return found | ({self.addend} if self.addend is not None else set())
+        found = {self.left, self.right, self.addend, *(source for _, source, _ in self.aux)}
+        return {source for source in found if source is not None and source != ONE}
 
     def asked(self, sources: Mapping[str, torch.Tensor]) -> Options:
         """The options of its call."""
         left, right = sources[self.left].dtype, None if self.right == ONE else sources[self.right].dtype
         options = replace(
             self.options, out_dtype=self.out_dtype, functions=(self.a_fn, self.b_fn, self.c_fn, self.epilogue),
-            operands={name: (modes, sources[source]) for name, source, modes in self.aux}, indices=dict(self.indices),
+            operands={name: (modes, sources[source]) for name, source, modes in self.aux if source is not None},
+            indices={name: label for name, source, label in self.aux if source is None},
         )  # fmt: skip
         if right is not None and left != right:
             return replace(options, promote=True)
@@ -98,7 +99,7 @@ class GradientStep:
         right = one_of(left.dtype, left.device) if self.right == ONE else sources[self.right]
         if self.conjugate and right.is_complex():
             right = right.conj()
-        beside = [sources[source] for _, source, _ in self.aux] if self.aux else ()
+        beside = [sources[source] for _, source, _ in self.aux if source is not None] if self.aux else ()
         if self.addend is None:
             return left, right, None, alpha, 1.0, None, beside
         addend = sources[self.addend]
@@ -126,7 +127,7 @@ class GradientStep:
         """The step in one line of `explain`."""
         left = f"{self.left}'" if self.a_fn is not None else self.left
         right = f"{self.right}'" if self.b_fn is not None else self.right
-        beside = [source for _, source, _ in self.aux]
+        beside = [source for _, source, _ in self.aux if source is not None]
         reads = f", reading {', '.join(dict.fromkeys(beside))}" if beside else ""
         fused = f", through {self.epilogue.inputs[0]}'" if self.epilogue is not None else ""
         return f"{self.target} = {self.text} of {left} and {right}{fused}{reads}, in {dtype_name(self.out_dtype)}"

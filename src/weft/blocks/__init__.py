@@ -6,9 +6,8 @@ there are zero. All blocks lie in one buffer, and a contraction of two tensors i
 
 from weft.blocks.charged import ChargedTensor
 from weft.blocks.charges import U1, Z2, Leg, Symmetry
-from weft.blocks.contraction import contract
+from weft.blocks.contraction import contract, meeting
 from weft.blocks.factors import ChargedSplit, qr, split
-from weft.blocks.meeting import meeting
 from weft.blocks.symmetric import triangles
 from weft.blocks.tensor import BlockTensor, Key, Sector, Structure
 

@@ -134,12 +134,10 @@ class ChargedTensor:
         return self._with(self.buffer.to(*arguments, **keywords))
 
     def __add__(self, other: ChargedTensor) -> ChargedTensor:
-        self._check_alike(other)
-        return self._with(self.buffer + other.buffer)
+        return self._with(self.buffer + self._like(other).buffer)
 
     def __sub__(self, other: ChargedTensor) -> ChargedTensor:
-        self._check_alike(other)
-        return self._with(self.buffer - other.buffer)
+        return self._with(self.buffer - self._like(other).buffer)
 
     def __mul__(self, factor: Any) -> ChargedTensor:
         if isinstance(factor, ChargedTensor) or bool(getattr(factor, "ndim", None)):
@@ -224,12 +222,14 @@ class ChargedTensor:
         """Other elements in the same blocks."""
         return self.over(self.legs, self.charge, self.structure, buffer)
 
-    def _check_alike(self, other: ChargedTensor) -> None:
+    def _like(self, other: ChargedTensor) -> ChargedTensor:
+        """The other tensor, where it has the same blocks and legs."""
         if not isinstance(other, ChargedTensor) or other.structure != self.structure:
             raise ShapeError("the blocks of the two tensors are not the same")
         own, others = ([(leg.symmetry, leg.sectors, leg.sign) for leg in each.legs] for each in (self, other))
         if own != others:
             raise ShapeError("the legs of the two tensors differ in symmetry, sectors or sign")
+        return other
 
     def _relaid(
         self, legs: Sequence[Leg], relaid: Callable[[BlockTensor], list[torch.Tensor]], words: tuple[Any, ...]

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from weft.autograd.handed import bound
+from weft.autograd.graphs import bound
 from weft.cascades.between import Between
 from weft.cascades.frame import Box, CascadeFrame
 from weft.cascades.lowering import PEAK

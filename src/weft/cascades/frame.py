@@ -23,7 +23,7 @@ from weft.api.contract import contract
 from weft.base.arrays import grad_mode
 from weft.base.cached import cached_property
 from weft.errors import UnsupportedError
-from weft.library.exact import widens
+from weft.library.products import widens
 from weft.machine.ceilings import float32_products
 from weft.machine.exactness import guarded
 from weft.planner.exponentials import exponent_of

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from weft.autograd.graphs import Program as TorchProgram
-from weft.autograd.handed import serves
+from weft.autograd.graphs import serves
 from weft.base.arrays import as_tensor, is_transforming, returned, source_of, without_autocast
 from weft.base.cached import cached_property
 from weft.base.dispatch import as_operation, is_traced, outside_graphs

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from weft.autograd.function import apply
+from weft.autograd.rule import apply
 from weft.autograd.spec import Letters, check_differentiable, plain
 from weft.distributed.asked import key_of
 from weft.distributed.placement import LocalBlock, Places

@@ -21,7 +21,7 @@ import torch
 from weft.api.lookup import one_of
 from weft.autograd import hooks
 from weft.autograd.backward import Needs, Steps, operand_source
-from weft.autograd.explain import kept, named
+from weft.autograd.calls import kept, named
 from weft.autograd.product import Product
 from weft.autograd.spec import Plain, is_smooth
 from weft.autograd.steps import ONE, GradientStep, Spread, with_modes
@@ -177,7 +177,8 @@ class RankProduct(Product):
             right = one_of(left.dtype, left.device)
             options = replace(step.options, precision=kind, accumulate=kind, out_dtype=step.out_dtype)
         else:
-            options, aux = replace(options, promote=False), {name: source for name, source, _ in step.aux}
+            options = replace(options, promote=False)
+            aux = {name: source for name, source, _ in step.aux if source is not None}
         names = step.left, step.right, step.target
         return self._planned(step, step.text, left, right, names, options, aux, sketched)
 
@@ -191,16 +192,16 @@ class RankProduct(Product):
         own, term = step.text.split(",->")
         parts = {step.left: sources[step.left]}
         for name, source, modes in step.aux:
-            parts[name] = self._alongside(sources[source], source, modes, have)
-        for name, label in step.indices:
-            span = self.span(label, have)
-            parts[name] = torch.arange(span.start, span.stop, dtype=self.spec.dtype_of(name), device=self.device)
-        aux = (*((name, name, modes) for name, _, modes in step.aux),
-               *((name, name, label) for name, label in step.indices))  # fmt: skip
+            if source is not None:
+                parts[name] = self._alongside(sources[source], source, modes, have)
+            else:
+                span = self.span(modes, have)
+                parts[name] = torch.arange(span.start, span.stop, dtype=self.spec.dtype_of(name), device=self.device)
+        aux = tuple([(name, name, modes) for name, _, modes in step.aux])
         kind = step.out_dtype
         if _sums(step):
             term, kind = own, self._summed_in(kind)
-        each = replace(step, text=f"{own},->{term}", out_dtype=kind, aux=aux, indices=(), addend=None)
+        each = replace(step, text=f"{own},->{term}", out_dtype=kind, aux=aux, addend=None)
         return each.run(parts, alpha, beta)
 
     def _alongside(self, tensor: torch.Tensor, source: str, modes: str, places: Places) -> torch.Tensor:

@@ -1,18 +1,18 @@
-"""Derivatives of groups: the gradients of all A's are one group, those of all B's another."""
+"""Derivatives of products of pairs, which are such products: the gradients of all A's, and those of all B's."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.autograd import forward_ad
 
-from weft.api.entry import contraction
+from weft.autograd.spec import mapped_first
 from weft.base.arrays import is_transforming
 from weft.base.batched import each_of_batch
-from weft.groups.one_by_one import one_by_one
+from weft.groups.launch import one_by_one
 from weft.planner.options import Options
 from weft.spec import Notation
 from weft.spec.notation import Term, new_label
@@ -32,7 +32,7 @@ def with_gradient(
     """
     a, b = operands[::2], operands[1::2]
     if options == USUAL and _plain(notation, a, b):
-        return list(_apply(run, notation, *a, *b))
+        return list(differentiated(GroupProducts(run, notation), (*a, *b)))
     return one_by_one(notation, operands, options)
 
 
@@ -49,22 +49,21 @@ def _plain(notation: Notation, a: Sequence[torch.Tensor], b: Sequence[torch.Tens
     return all(x.shape[i] == y.shape[j] for x, y in zip(a, b, strict=True) for i, j in shared)
 
 
-class _Grouped(torch.autograd.Function):
-    """A group of plain products: all A's, then all B's."""
+class _Bilinear(torch.autograd.Function):
+    """Products of pairs: all A's, then all B's. `products` has the methods of `GroupProducts`: it makes them, and those
+    that their derivatives are."""
 
     @staticmethod
-    def forward(run: Run, notation: Notation, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        found = run(notation, [*chain.from_iterable(_pairs(tensors))])
-        # Tangents of views, as results of one launch are, would have to lie as they do within all.
-        return tuple(found) if forward_ad._current_level < 0 else tuple([each.clone() for each in found])
+    def forward(products: Any, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return products.made(tensors)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        ctx.run, ctx.notation, *tensors = inputs
+        ctx.products, *tensors = inputs
         ctx.save_for_backward(*tensors)
         ctx.save_for_forward(*tensors)
         if not is_transforming() and forward_ad._current_level < 0:
-            needs = zip(ctx.needs_input_grad[2 : 2 + len(output)], ctx.needs_input_grad[2 + len(output) :], strict=True)
+            needs = zip(ctx.needs_input_grad[1 : 1 + len(output)], ctx.needs_input_grad[1 + len(output) :], strict=True)
             alone = [one for one, need in zip(output, needs, strict=True) if not any(need)]
             ctx.mark_non_differentiable(*alone)  # of pairs that need no gradient
 
@@ -72,60 +71,80 @@ class _Grouped(torch.autograd.Function):
     @each_of_batch
     def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
         tensors, count = ctx.saved_tensors, len(grads)
-        (first, second), output = ctx.notation.inputs, ctx.notation.output
         found: list[torch.Tensor | None] = [None] * len(tensors)
-        for side, (own, other) in enumerate(((first, second), (second, first))):
+        for side in range(2):
             places = range(side * count, (side + 1) * count)
-            wanted = [at for at in places if ctx.needs_input_grad[2 + at] and grads[at % count] is not None]
-            beside = [tensors[(at + count) % len(tensors)].conj() for at in wanted]
-            pairs = [one for at, each in zip(wanted, beside, strict=True) for one in (grads[at % count], each)]
-            for at, grad in zip(wanted, ctx.run(Notation((output, other), own), pairs) if pairs else (), strict=True):
+            wanted = [at for at in places if ctx.needs_input_grad[1 + at] and grads[at % count] is not None]
+            pairs = [(grads[at % count], tensors[(at + count) % len(tensors)].conj()) for at in wanted]
+            for at, grad in zip(wanted, ctx.products.pulled(side, pairs) if pairs else (), strict=True):
                 found[at] = grad
-        return None, None, *found
+        return None, *found
 
     @staticmethod
-    def jvp(ctx: Any, _run: None, _notation: None, *tangents: torch.Tensor | None) -> Any:
-        """By the product rule: the group of A's tangents with B, and that of A with B's tangents."""
+    def jvp(ctx: Any, _products: None, *tangents: torch.Tensor | None) -> Any:
+        """By the product rule: A's tangents with B, and A with B's tangents."""
         tensors, half = ctx.saved_tensors, len(tangents) // 2
         totals: list[torch.Tensor | None] = [None] * half
         for side in range(2):
             moved = [at for at in range(half) if tangents[side * half + at] is not None]
-            lists = (tangents, tensors[half:]) if side == 0 else (tensors, tangents[half:])
-            both = [each[at] for at in moved for each in lists]
-            for at, one in zip(moved, ctx.run(ctx.notation, both) if both else (), strict=True):
+            a, b = (tangents, tensors[half:]) if side == 0 else (tensors, tangents[half:])
+            both = [(a[at], b[at]) for at in moved]
+            for at, one in zip(moved, ctx.products.pushed(both) if both else (), strict=True):
                 before = totals[at]
                 totals[at] = one if before is None else before + one
         return tuple(totals)
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, run: Run, notation: Notation, *tensors: torch.Tensor) -> Any:
+    def vmap(info: Any, in_dims: Any, products: Any, *tensors: torch.Tensor) -> Any:
+        found = products.mapped(info.batch_size, in_dims[1:], tensors)
+        return tuple(found), (0,) * len(found)
+
+
+_plainly: Any = super(torch.autograd.Function, _Bilinear).apply  # as in `weft.autograd.rule`
+
+
+def differentiated(products: Any, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """The products of all A's and all B's, differentiable."""
+    apply = _Bilinear.apply if is_transforming() else _plainly
+    found: tuple[torch.Tensor, ...] = apply(products, *tensors)
+    return found
+
+
+class GroupProducts(NamedTuple):
+    """A group of plain products, by what runs groups."""
+
+    run: Run
+    notation: Notation
+
+    def made(self, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        """The products of all A's and all B's, which come one after the other."""
+        found = self.pushed(_pairs(tensors))
+        # Tangents of views, as results of one launch are, would have to lie as they do within all.
+        return tuple(found) if forward_ad._current_level < 0 else tuple([each.clone() for each in found])
+
+    def pulled(self, side: int, pairs: Pairs) -> Sequence[torch.Tensor]:
+        """The gradients of A's or of B's, of those of the products and the other operands: a group, too."""
+        terms, output = self.notation.inputs, self.notation.output
+        return self.run(Notation((output, terms[1 - side]), terms[side]), [*chain.from_iterable(pairs)])
+
+    def pushed(self, pairs: Pairs) -> Sequence[torch.Tensor]:
+        """The products of other pairs, differentiable."""
+        return self.run(self.notation, [*chain.from_iterable(pairs)])
+
+    def mapped(self, size: int, dims: Sequence[int | None], tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         """A batch mode for every pair; operands that are not mapped are expanded along it where others are."""
-        dims, half = in_dims[2:], len(tensors) // 2
-        every = new_label(notation)
+        half, every = len(tensors) // 2, new_label(self.notation)
         terms: list[Term] = []
-        moved: list[torch.Tensor] = []
-        for side, term in enumerate(notation.inputs):
+        moved: list[Any] = []
+        for side, term in enumerate(self.notation.inputs):
             own = range(side * half, (side + 1) * half)
             mapped = any(dims[at] is not None for at in own)
             terms.append((every, *term) if mapped else term)
-            moved.extend(_first(tensors[at], dims[at], info.batch_size) if mapped else tensors[at] for at in own)
-        widened = Notation((terms[0], terms[1]), (every, *notation.output))
+            moved.extend(mapped_first(tensors[at], dims[at], size) if mapped else tensors[at] for at in own)
+        widened = Notation((terms[0], terms[1]), (every, *self.notation.output))
         if _plain(widened, moved[:half], moved[half:]):
-            return _Grouped.apply(run, widened, *moved), (0,) * half
-        whole = (*widened.inputs, widened.output)
-        return tuple(contraction(whole, x, y) for x, y in _pairs(moved)), (0,) * half
-
-
-_plainly: Any = super(torch.autograd.Function, _Grouped).apply  # as in `weft.autograd.function`
-
-
-def _apply(*arguments: Any) -> Any:
-    return _Grouped.apply(*arguments) if is_transforming() else _plainly(*arguments)
-
-
-def _first(tensor: torch.Tensor, dim: int | None, size: int) -> torch.Tensor:
-    """The mapped dimension as the first one."""
-    return tensor.expand(size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+            return differentiated(self._replace(notation=widened), moved)
+        return one_by_one(widened, [*chain.from_iterable(_pairs(moved))], USUAL)
 
 
 def _pairs(tensors: Sequence[torch.Tensor]) -> Pairs:

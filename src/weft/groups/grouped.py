@@ -14,8 +14,7 @@ from weft.base.arrays import Array, any_autocast, like
 from weft.base.describe import describe_call
 from weft.base.dispatch import as_operation, outside_graphs
 from weft.errors import ShapeError, call_context
-from weft.groups.at_once import at_once
-from weft.groups.one_by_one import check_added
+from weft.groups.launch import at_once, check_added
 from weft.groups.operands import read_pairs
 from weft.groups.plan import GroupedPlan, contract_pairs
 from weft.planner.validity import default_precision

@@ -1,22 +1,26 @@
-"""Lists of tensors as numbers: addresses, shapes and strides, and what must be alike in all of them."""
+"""Lists of tensors as numbers: addresses, shapes and strides, and what must be alike in all of them.
+
+Results are stored in one tensor: views of it, made when the first is read.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 import torch
 
 from weft.base.arrays import as_tensor
-from weft.base.figures import counted
+from weft.base.figures import counted, given
 from weft.engine.calls import LOW
 from weft.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError
 from weft.plans.checks import check_storage, reject_gradient
 from weft.spec.arguments import read_sequence
 from weft.spec.dtypes import dtype_name
+from weft.spec.group import contiguous_strides
 from weft.spec.notation import Term, term_text
 
 _KIND = attrgetter("dtype", "device", "ndim", "requires_grad")
@@ -55,6 +59,19 @@ class Stack(NamedTuple):
     def over(self, tensors: Sequence[torch.Tensor], addresses: np.ndarray) -> Stack:
         """Other tensors with the layouts of these."""
         return Stack(tensors, self.shapes, self.strides, addresses, self.alike)
+
+    def check_like(self, name: str, new: Stack) -> None:
+        """An error where other tensors have not the layouts of these, which a plan was made of."""
+        if len(self.shapes) != len(new.shapes):
+            raise ShapeError(f"the plan is of {counted(len(self.shapes), 'pair')}, {given(len(new.shapes))}")
+        if self.dtype != new.dtype or self.device != new.device:
+            raise DTypeError(
+                f"{name}: the plan is of {dtype_name(self.dtype)} on {self.device}, "
+                f"given are {dtype_name(new.dtype)} on {new.device}"
+            )
+        wrong = np.flatnonzero((self.shapes != new.shapes).any(1) | (self.strides != new.strides).any(1))
+        if wrong.size:
+            raise ShapeError(f"{name} of pair {int(wrong[0])} lies otherwise than the plan's: make another plan")
 
     @property
     def even(self) -> int | None:
@@ -151,3 +168,45 @@ def _refuse_mixed(name: str, tensors: Sequence[torch.Tensor], term: Term) -> Non
 
 def _described(value: Any) -> str:
     return counted(len(value), "value") if isinstance(value, (tuple, list)) else type(value).__name__
+
+
+class Places:
+    """Layout of results of given shapes, (results, rank), in one buffer: one after the other, without gaps."""
+
+    def __init__(self, shapes: np.ndarray) -> None:
+        self.shapes = shapes
+        ends = np.cumsum(shapes.prod(1))
+        self.starts = np.concatenate([[0], ends[:-1]])
+        self.size = int(ends[-1])
+        self._views: tuple[list[list[int]], list[list[int]], list[int]] | None = None
+
+    def __len__(self) -> int:
+        return len(self.shapes)
+
+    def all(self, buffer: torch.Tensor) -> list[torch.Tensor]:
+        """All results as views; their shapes and strides are kept for the next buffer."""
+        if self._views is None:
+            self._views = (self.shapes.tolist(), contiguous_strides(self.shapes).tolist(), self.starts.tolist())
+        return list(map(buffer.as_strided, *self._views))
+
+
+class GroupResults(Sequence[torch.Tensor]):
+    """Tensors in one `buffer`, at their `places`: views, made when the first is read."""
+
+    def __init__(self, buffer: torch.Tensor, places: Places) -> None:
+        self.buffer, self._places = buffer, places
+        self._views: list[torch.Tensor] = []
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        self._views = self._views or self._places.all(self.buffer)
+        return iter(self._views)
+
+    @overload
+    def __getitem__(self, at: int) -> torch.Tensor: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[torch.Tensor]: ...
+    def __getitem__(self, at: int | slice) -> torch.Tensor | list[torch.Tensor]:
+        return (self._views or [*self])[at]

@@ -14,10 +14,10 @@ import torch
 from weft.api.entry import contraction
 from weft.api.permute import permute
 from weft.base.arrays import outside_transforms
-from weft.base.batched import each_of_batch
 from weft.base.dispatch import is_traced
 from weft.base.kept import is_capturing
 from weft.engine.calls import CALLS_OF_LISTS
+from weft.groups.gradient import Pairs, differentiated
 from weft.groups.launch import check_single, launch_of
 from weft.planner.options import NO_FUNCTIONS, Options
 from weft.planner.request import Request
@@ -142,12 +142,6 @@ class PackedPlan:
             self._launches[key] = launch
         return self._launches.get(key)
 
-    def derivative(self, side: int, grad: torch.Tensor, other: torch.Tensor) -> PackedPlan:
-        """The plan that makes the gradient of A or B (`side` 0, 1) from D's and the other operand; made once."""
-        if side not in self._derivatives:
-            self._derivatives[side] = PackedPlan(self.products.derivative(side), grad, other, self._options)
-        return self._derivatives[side]
-
     def contract(self, x: torch.Tensor, y: torch.Tensor, options: Options) -> torch.Tensor:
         """The packed result, differentiable where that is asked for: functions are then passes over whole tensors, and
         what a launch of products and its gradients cannot be is contracted pair by pair."""
@@ -158,8 +152,29 @@ class PackedPlan:
         alike = x.dtype == y.dtype and (x.dtype in _WIDE or not any(options.functions))
         if self.products.by_pairs or partly or not alike or replace(options, functions=NO_FUNCTIONS) != self._options:
             return part_by_part(self.products, options, x, y)
-        made: torch.Tensor = _PackedProduct.apply(self, _applied(first, x), _applied(second, y))
+        (made,) = differentiated(self, (_applied(first, x), _applied(second, y)))
         return _applied(last, made)
+
+    def made(self, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        """The result of the products alone, one pair of packed tensors."""
+        x, y = tensors
+        return (self(x, y, self._options),)
+
+    def pulled(self, side: int, pairs: Pairs) -> Sequence[torch.Tensor]:
+        """The gradient of A or B (`side` 0, 1), by the plan that is made for it once."""
+        ((grad, other),) = pairs
+        if side not in self._derivatives:
+            self._derivatives[side] = PackedPlan(self.products.derivative(side), grad, other, self._options)
+        return self._derivatives[side].pushed(pairs)
+
+    def pushed(self, pairs: Pairs) -> Sequence[torch.Tensor]:
+        """The result of another pair, differentiable."""
+        return differentiated(self, pairs[0])
+
+    def mapped(self, size: int, dims: Sequence[int | None], tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        """Part by part, each with a batch mode."""
+        run = partial(part_by_part, self.products, self._options)
+        return (torch.func.vmap(run, tuple(dims))(*tensors),)
 
 
 class PlainPlan(NamedTuple):
@@ -194,42 +209,6 @@ def packed_plan(
 def _applied(function: Any, tensor: torch.Tensor) -> torch.Tensor:
     modes = range(tensor.dim())
     return tensor if function is None else cast(torch.Tensor, permute(tensor, (modes, modes), fn=function))
-
-
-class _PackedProduct(torch.autograd.Function):
-    """A sum of products, from packed tensors to a packed one; its derivatives are such sums."""
-
-    @staticmethod
-    def forward(plan: PackedPlan, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return plan(x, y, plan._options)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        ctx.plan, *tensors = inputs
-        ctx.save_for_backward(*tensors)
-        ctx.save_for_forward(*tensors)
-
-    @staticmethod
-    @each_of_batch
-    def backward(ctx: Any, grad: torch.Tensor) -> Any:
-        tensors, found = ctx.saved_tensors, []
-        for side in range(2):
-            wanted = ctx.needs_input_grad[1 + side]
-            other = tensors[1 - side].conj()
-            found.append(_PackedProduct.apply(ctx.plan.derivative(side, grad, other), grad, other) if wanted else None)
-        return None, *found
-
-    @staticmethod
-    def jvp(ctx: Any, _plan: None, dx: torch.Tensor | None, dy: torch.Tensor | None) -> Any:
-        x, y = ctx.saved_tensors
-        pairs = [(one, other) for one, other in ((dx, y), (x, dy)) if one is not None and other is not None]
-        parts = [_PackedProduct.apply(ctx.plan, *pair) for pair in pairs]
-        return parts[0] if len(parts) == 1 else parts[0] + parts[1]
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, plan: PackedPlan, x: torch.Tensor, y: torch.Tensor) -> Any:
-        """Part by part, each with a batch mode."""
-        return torch.func.vmap(partial(part_by_part, plan.products, plan._options), in_dims[1:])(x, y), 0
 
 
 def part_by_part(products: Products, options: Options, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

@@ -22,12 +22,18 @@ from weft.base.memory import new_tensor
 from weft.engine.calls import CALLS_OF_LISTS, CallPlace, guards_of
 from weft.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, call_context
 from weft.fn.trace import Watched
-from weft.groups.at_once import at_once
 from weft.groups.gradient import USUAL, with_gradient
-from weft.groups.launch import check_single, is_for_library, launch_of
-from weft.groups.one_by_one import check_added, check_places, one_by_one
-from weft.groups.operands import Stack, addresses_of, as_operands, read_pairs, stack_of, without_views
-from weft.groups.results import GroupResults, Places
+from weft.groups.launch import at_once, check_added, check_places, check_single, is_for_library, launch_of, one_by_one
+from weft.groups.operands import (
+    GroupResults,
+    Places,
+    Stack,
+    addresses_of,
+    as_operands,
+    read_pairs,
+    stack_of,
+    without_views,
+)
 from weft.planner.options import Options
 from weft.plans.derivatives import asked_of_many, detached
 from weft.plans.resolving import resolved
@@ -91,12 +97,9 @@ class GroupedPlan:
         self._notation, form = notation, group_form(notation)
         self._add = check_added(add, out)
         self._turn = RLock()  # calls of one plan take turns: each tells the launch where its tensors begin
-        tensors = as_operands(operands)
-        self._leaves = tensors if asked_of_many(tensors) else None
-        x, y = self._sides = self._stacks([detached(one) for one in tensors] if self._leaves else tensors)
+        x, y = self._read(operands)
         if x.device != y.device:
             raise UnsupportedError(f"a of pair 0 is on {x.device}, b on {y.device}")
-        self._guard(operands)
         self._out = None if out is None else self._read_out(out)
         strides = None if self._out is None else self._out.strides
         self._table, self.shapes = group_table(form, (x.shapes, y.shapes), (x.strides, y.strides), strides)
@@ -180,13 +183,18 @@ class GroupedPlan:
             return False
         return bool(self._guards.check(*operands))
 
-    def _guard(self, operands: Sequence[Any]) -> None:
-        """Note the layouts of operands, whether some require gradients, and whether some are views whose memory is not
-        what they say."""
+    def _read(self, operands: Sequence[Any]) -> tuple[Stack, Stack]:
+        """Hold operands, each of them looked at: their layouts, whether some require gradients, and whether some are
+        views whose memory is not what they say."""
+        tensors, (first, second) = as_operands(operands), self._notation.inputs
+        self._leaves = tensors if asked_of_many(tensors) else None
+        own = [detached(one) for one in tensors] if self._leaves else tensors
+        self._sides = stack_of("a", own[::2], first), stack_of("b", own[1::2], second)
         plain = all(isinstance(each, torch.Tensor) for each in operands)
         self._guards = guards_of(operands) if plain else None
         self._differentiable = any(getattr(each, "requires_grad", False) for each in operands)
         self._views = plain and any(each.is_conj() or each.is_neg() for each in operands)
+        return self._sides
 
     def _hold(self, operands: Sequence[Any]) -> None:
         """Hold operands that have the plan's layouts in the place of those before."""
@@ -240,10 +248,6 @@ class GroupedPlan:
         rows = [("pairs", len(self._table.sizes)), ("equation", self._notation), ("work", si(flops, "flop"))]
         return table(rows) + folded("explain()", self.explain())
 
-    def _stacks(self, tensors: Sequence[torch.Tensor]) -> tuple[Stack, Stack]:
-        terms = self._notation.inputs
-        return stack_of("a", tensors[::2], terms[0]), stack_of("b", tensors[1::2], terms[1])
-
     def _read_out(self, out: Sequence[Any]) -> Stack:
         count = len(self._sides[0].shapes)
         given = check_places(out, count)
@@ -277,7 +281,7 @@ class GroupedPlan:
         fit, none."""
         if operands is None and out is None:
             return
-        before = self._sides, self._leaves, self._guards, self._differentiable, self._views, self._out
+        before = vars(self).copy()
         try:
             if out is not None:
                 self._take_out(out)
@@ -285,18 +289,13 @@ class GroupedPlan:
                 self._hold(operands) if like else self._take(operands)
             self._start()
         except BaseException:
-            self._sides, self._leaves, self._guards, self._differentiable, self._views, self._out = before
+            vars(self).update(before)
             raise
 
     def _take(self, operands: list[Any]) -> None:
         """Other tensors with the layouts of the first ones, each of them read."""
-        tensors = as_operands(operands)
-        leaves = tensors if asked_of_many(tensors) else None
-        sides = self._stacks([detached(one) for one in tensors] if leaves else tensors)
-        for name, old, new in zip("ab", self._sides, sides, strict=True):
-            _check_alike(name, old, new)
-        self._sides, self._leaves = sides, leaves
-        self._guard(operands)
+        for name, old, new in zip("ab", self._sides, self._read(operands), strict=True):
+            old.check_like(name, new)
 
     def _check_shapes(self, tensors: Sequence[torch.Tensor]) -> None:
         """`ShapeError` where tensors inside a transform, which have no layout, have other shapes than planned."""
@@ -311,7 +310,7 @@ class GroupedPlan:
         if self._out is None:
             raise ArgumentError("the plan makes its results: plan with out to write to places of your own")
         places = self._read_out(out)
-        _check_alike("out", self._out, places)
+        self._out.check_like("out", places)
         self._out = places
 
     def _start(self) -> None:
@@ -388,17 +387,3 @@ def _some(operands: list[Any]) -> list[Any]:
     if not operands:
         raise ShapeError("a plan of pairs is called with pairs, and there are none")
     return operands
-
-
-def _check_alike(name: str, old: Stack, new: Stack) -> None:
-    """Tensors that a plan is given have the layouts of those it was made of."""
-    if len(old.shapes) != len(new.shapes):
-        raise ShapeError(f"the plan is of {counted(len(old.shapes), 'pair')}, {given(len(new.shapes))}")
-    if old.dtype != new.dtype or old.device != new.device:
-        raise DTypeError(
-            f"{name}: the plan is of {dtype_name(old.dtype)} on {old.device}, "
-            f"given are {dtype_name(new.dtype)} on {new.device}"
-        )
-    wrong = np.flatnonzero((old.shapes != new.shapes).any(1) | (old.strides != new.strides).any(1))
-    if wrong.size:
-        raise ShapeError(f"{name} of pair {int(wrong[0])} lies otherwise than the plan's: make another plan")

@@ -1,19 +1,33 @@
-"""Sums and products of other algebras, by tables of pairs of a bounded size."""
+"""Sums in other algebras: by tables of pairs of a bounded size, on a CPU by products of exponentials and truth values.
+
+The identity of exponentials, and what is lost: `weft.planner.exponentials`. Whether something is lost is looked up in
+the sums, for which a GPU would have to be waited for.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from weft.algebra import log
+from weft.algebra import log, of_count
+from weft.cpu.host import multiplies_bytes
 from weft.fn import Pointwise
 from weft.fn.algebra import TracedAlgebra
 from weft.fn.pointwise import RecordedFunction
+from weft.library.factors import OperandMatrix, Seen
 from weft.library.functions import value_of
+from weft.library.products import MatrixProducts, ProductTypes, of_tables
+from weft.library.scheme import LibraryScheme
+from weft.library.sums import Form
+from weft.library.views import A, B, D, Frame, Group, MergedModes, View
+from weft.planner.exponentials import Exponent, exponent_of, least_sum, spread_kept
+from weft.planner.schedule import AuxTensors, Scalar
+from weft.spec import Layout
 
 TABLE = {"cpu": 1 << 18, "gpu": 1 << 25}  # pairs that stand in memory at once; of a CPU, in its caches
 
@@ -119,3 +133,169 @@ def _operation(function: Pointwise) -> object:
     if len(made) != 1 or len(given) != 2 or set(made[0].args) != set(given) or made[0].kwargs:
         return None
     return made[0].target
+
+
+
+Direct = Callable[[Tensor, Tensor], Tensor]
+
+
+def summed(x: Tensor, y: Tensor, exponent: Exponent, multiply: MatrixProducts, direct: Direct) -> Tensor:
+    """[batch, m, n] of [batch, m, k] and [batch, n, k], none of them empty; `direct` computes a part from pairs."""
+    p, q = _largest(x, exponent), _largest(y, exponent)
+    sums = multiply.made(_factor(x, p, exponent), _factor(y, q, exponent).mT)
+    low, high = torch.aminmax(sums)
+    total = torch.log(sums)
+    if exponent.rate != 1:
+        total /= exponent.rate
+    total.add_(p).add_(q.mT)
+    if not (low >= least_sum(x.shape[-1], sums.dtype) and high < math.inf):  # or NaN
+        _repair(total, _lost(x, y, p, q, sums, exponent), x, y, direct)
+    return total
+
+
+def _largest(values: Tensor, exponent: Exponent) -> Tensor:
+    return values.amax(-1, keepdim=True) if exponent.rate > 0 else values.amin(-1, keepdim=True)
+
+
+def _factor(values: Tensor, largest: Tensor, exponent: Exponent) -> Tensor:
+    """Exponentials of values under the largest of their row; zeros of a row that holds nothing."""
+    off = values - largest.masked_fill(largest == exponent.nothing, 0)
+    if exponent.rate != 1:
+        off *= exponent.rate
+    return off.exp_()
+
+
+def _lost(x: Tensor, y: Tensor, p: Tensor, q: Tensor, sums: Tensor, exponent: Exponent) -> Tensor:
+    """Which sums do not tell their result."""
+    empty = (p == exponent.nothing) & ~_special(q, exponent).mT | (q == exponent.nothing).mT & ~_special(p, exponent)
+    lost = ~(sums < math.inf) & ~empty  # or NaN
+    spread = _depth(x, p, exponent) + _depth(y, q, exponent).mT
+    small = (sums < least_sum(x.shape[-1], sums.dtype)) & (spread > spread_kept(sums.dtype))
+    return lost | small & ~empty
+
+
+def _special(largest: Tensor, exponent: Exponent) -> Tensor:
+    return torch.isnan(largest) | (largest == -exponent.nothing)
+
+
+def _depth(values: Tensor, largest: Tensor, exponent: Exponent) -> Tensor:
+    """How far the exponents of a row that stand for something reach below the largest."""
+    off = (values - largest) * exponent.rate
+    return off.masked_fill(values == exponent.nothing, 0).amin(-1, keepdim=True).neg_()
+
+
+def _repair(total: Tensor, lost: Tensor, x: Tensor, y: Tensor, direct: Direct) -> None:
+    """Compute rows and columns that hold results which were lost, of each of a batch, from pairs."""
+    for which in lost.flatten(1).any(1).nonzero().flatten().tolist():
+        rows, columns = lost[which].any(1).nonzero()[:, 0], lost[which].any(0).nonzero()[:, 0]
+        part = direct(x[which, rows][None], y[which, columns][None])[0]
+        total[which, rows[:, None], columns] = part
+
+
+class Tables(Form):
+    """Another algebra's sums, by tables of pairs."""
+
+    places = False
+
+    def __init__(self, scheme: LibraryScheme, frame: Frame) -> None:
+        algebra, roles = scheme.contraction.algebra, scheme.roles
+        assert algebra is not None, "this form is of an algebra"
+        self.kept = roles.kept
+        self._algebra, self._accumulate = algebra, scheme.accumulate
+        self._a, self._b = (
+            _in_batches(scheme, place, frame, (roles.batch, free, roles.k))
+            for place, free in ((A, roles.m), (B, roles.n))
+        )
+        self._operands = self._a, self._b
+        self._factors = sum([frame.size((*roles.batch, *free, *roles.k)) for free in (roles.m, roles.n)])  # elements
+        self._shape, self._most = frame.shape(self.kept), table(scheme.kind)
+        pairs = min(max(self._most, frame.size(roles.n)), frame.size((*self.kept, *roles.k)))
+        self.bytes = self._a.bytes + self._b.bytes + 2 * pairs * self._accumulate.itemsize
+        self.bytes += 2 * frame.size(self.kept) * self._accumulate.itemsize
+        if scheme.form == "algebra" and frame.size((*self.kept, *roles.k)) <= self._most:
+            self._find_direct(scheme, frame)
+
+    def _find_direct(self, scheme: LibraryScheme, frame: Frame) -> None:
+        contraction, roles = scheme.contraction, scheme.roles
+        d, operations = contraction.d, operations_of(self._algebra)
+        plain = contraction.c is None and all(scheme.plain) and d.dtype is self._accumulate
+        left = _spread(frame, (roles.batch, roles.m, None, roles.k), A)
+        right = _spread(frame, (roles.batch, None, roles.n, roles.k), B)
+        place = _spread(frame, (roles.batch, roles.m, roles.n), D)
+        if operations is None or not plain or any(frame.starts) or left is None or right is None or place is None:
+            return
+        self.direct = of_tables(operations, left, right, place, d.shape)
+        self.returns = all(_is_contiguous(each.shape, each.strides) for each in (place, d))
+
+    def made(self, a: Tensor, b: Tensor, alpha: Scalar, aux: AuxTensors) -> Tensor:
+        return self._summed(self._a.of(a, aux), self._b.of(b, aux)).view(self._shape)
+
+    def _summed(self, x: Tensor, y: Tensor) -> Tensor:
+        """[batch, m, n] of [batch, m, k] and [batch, n, k]."""
+        return reduced(self._algebra, x, y, self._accumulate, self._most)
+
+    def into(self, d: Tensor, a: Tensor, b: Tensor, alpha: Scalar, aux: AuxTensors) -> None:
+        raise AssertionError("it places nothing")
+
+
+class Exponentials(Tables):
+    """Sums of exponentials, by products of matrices."""
+
+    def __init__(self, scheme: LibraryScheme, frame: Frame) -> None:
+        super().__init__(scheme, frame)
+        exponent = exponent_of(self._algebra, self._accumulate)
+        assert exponent is not None, "this form is of exponentials"
+        self._exponent = exponent
+        self._products = MatrixProducts(scheme.types, True, scheme.kind)
+        self.bytes += (self._factors + 2 * frame.size(self.kept)) * self._accumulate.itemsize
+
+    def _summed(self, x: Tensor, y: Tensor) -> Tensor:
+        return summed(x, y, self._exponent, self._products, super()._summed)
+
+
+class Counts(Tables):
+    """Sums of truth values, by products of matrices that count the pairs which are true."""
+
+    def __init__(self, scheme: LibraryScheme, frame: Frame) -> None:
+        super().__init__(scheme, frame)
+        result = of_count(self._algebra, self._accumulate)
+        assert result is not None, "this form is of truth values"
+        self._result, self._by_bytes = result, multiplies_bytes() and not scheme.roles.batch
+        one = torch.int8 if self._by_bytes else torch.float32
+        count = torch.int32 if self._by_bytes else torch.float32
+        types = ProductTypes(one, one, count, "bytes" if self._by_bytes else "plain")
+        self._one, self._products = one, MatrixProducts(types, not self._by_bytes, scheme.kind)
+        self.bytes += self._factors * (1 + one.itemsize) + frame.size(self.kept) * (count.itemsize + 1)
+
+    def _summed(self, x: Tensor, y: Tensor) -> Tensor:
+        x, y = self._ones(x), self._ones(y)
+        counts = self._products.made(x[0], y[0].mT) if self._by_bytes else self._products.made(x, y.mT)
+        return self._result(counts)
+
+    def _ones(self, values: Tensor) -> Tensor:
+        """Ones where values are true: where their bytes are not zero."""
+        return values.view(torch.uint8).clamp(max=1).to(self._one)
+
+
+def _in_batches(
+    scheme: LibraryScheme, place: int, frame: Frame, groups: tuple[Group, Group, Group]
+) -> OperandMatrix | Seen:
+    """An operand as [batch, free, k], of one batch where there is none."""
+    view = frame.matrix(groups, place) if scheme.plain[place] else None
+    if view is None:
+        return OperandMatrix(scheme, place, frame, groups, True)
+    return Seen(view if groups[0] else view._replace(shape=(1, *view.shape), strides=(1, *view.strides)))
+
+
+def _spread(frame: Frame, groups: Sequence[Group | None], place: int) -> View | None:
+    """A dimension for each group of modes; for None one that the tensor is repeated along."""
+    runs = [MergedModes(1, 0) if group is None else frame.run(group, place) for group in groups]
+    known = [run for run in runs if run is not None]
+    if len(known) < len(runs):
+        return None
+    return View(tuple([run.extent for run in known]), tuple([run.stride for run in known]))
+
+
+def _is_contiguous(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    usual = Layout.contiguous(shape, torch.float32).strides
+    return all(extent == 1 or one == other for extent, one, other in zip(shape, strides, usual, strict=True))

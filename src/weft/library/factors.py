@@ -18,7 +18,7 @@ from weft.planner.schedule import AuxTensors, Target
 from weft.spec import Layout
 
 if TYPE_CHECKING:
-    from weft.library.passes import OperandPass
+    from weft.library.passes import FunctionPass
 
 
 class OperandFactor:
@@ -125,7 +125,7 @@ class OperandMatrix:
         self._modes = [at for group in stored for at in group]
         self._factor = OperandFactor(scheme, place, frame, self._modes, False)
         self._scheme, self._frame, self._place = scheme, frame, place
-        self._fused: OperandPass | None = None
+        self._fused: FunctionPass | None = None
         self._reason: str | None = None  # why there is no pass
         sizes = [frame.size(group) for group in stored]
         self._shape = tuple(sizes if batched else sizes[1:])
@@ -158,9 +158,9 @@ class OperandMatrix:
 
     def of(self, tensor: Tensor, aux: AuxTensors) -> Tensor:
         fused = self._fused
-        if fused is not None and fused.serves:
+        if fused is not None and fused.serves(None, 1):
             found = tensor.new_empty(self._shape, dtype=self._factor.wanted)
-            fused(found, tensor, aux)
+            fused.follow(tensor, found, aux)
         elif self._packs:
             found = tensor.new_empty(self._shape, dtype=self._factor.wanted)
             self._factor.into(found.view(self._factor.shape), tensor, aux)

@@ -15,19 +15,18 @@ from torch import Tensor
 
 from weft.cpu.host import HUGE, advise, reach
 from weft.fn import Pointwise
-from weft.library.algebras import joining
+from weft.library.algebras import Counts, Exponentials, Tables, joining
 from weft.library.functions import Epilogue, FunctionOperands, live_bytes, value_of
-from weft.library.gpu_model import PartWork, fuses
+from weft.library.model import PartWork, fuses
 from weft.library.products import wrapped
 from weft.library.scheme import LibraryScheme
-from weft.library.sums import Matrices, Pairs
-from weft.library.table_sums import sums_of
+from weft.library.sums import Matrices, Nothing, Pairs, SplitMatrices
 from weft.library.views import C, D, Frame, Group
 from weft.planner.schedule import AuxTensors, Make, NewTensor, Scalar, Target
 from weft.spec import Contraction, Layout
 
 if TYPE_CHECKING:
-    from weft.library.passes import FinishPass
+    from weft.library.passes import FunctionPass
 
 
 class LibraryPart:
@@ -36,14 +35,13 @@ class LibraryPart:
     def __init__(self, scheme: LibraryScheme, frame: Frame) -> None:
         contraction = scheme.contraction
         self._sums = sums_of(scheme, frame)
-        self.adds = isinstance(self._sums, Matrices) and self._sums.adds  # C, in the product
-        self.clamps = isinstance(self._sums, Matrices) and self._sums.clamps  # negative values, in the product
+        self.adds, self.clamps = self._sums.adds, self._sums.clamps  # C and negative values, in the product
         if scheme.rounds_sums and not self.adds:
             scheme = scheme.wide()
             self._sums = sums_of(scheme, frame)
         self._scheme, self._frame = scheme, frame
-        self._elements: FinishPass | None = None  # of products without a sum
-        self._fused: FinishPass | None = None
+        self._elements: FunctionPass | None = None  # of products without a sum
+        self._fused: FunctionPass | None = None
         self._reason: str | None = None  # why there is no pass
         self._finish = PartFinish(scheme, frame, self._sums.kept)
         alone = contraction.c is None and not contraction.outputs
@@ -53,8 +51,7 @@ class LibraryPart:
         self._with_c, self._direct = contraction.c is not None, None if scheme.follows else self._sums.direct
         self._huge = reach(contraction.d) if scheme.kind == "cpu" else 0  # a new D's first pages take longer than sums
         self._returns = not scheme.follows and self._sums.returns and self._huge < HUGE
-        packed = self._sums.packed_bytes if isinstance(self._sums, Matrices) else 0
-        self.work = PartWork(packed, self._in_place, self.adds, self.clamps)
+        self.work = PartWork(self._sums.packed_bytes, self._in_place, self.adds, self.clamps)
         #: Bytes of sums in memory of their own, and of all that a run allocates.
         self.total_bytes = frame.size(self._sums.kept) * scheme.types.result.itemsize
         held = 0 if self._in_place and (contraction.c is None or self.adds) else self.total_bytes
@@ -64,20 +61,15 @@ class LibraryPart:
         """Have functions, and copies along many modes, done in one pass each, where a device can; `apart`: sums are
         made by `made` alone. `ResourceError` where nothing multiplies terms of matrices that lie so."""
         contraction = self._scheme.contraction
-        if self._scheme.types.way == "split":
-            assert isinstance(self._sums, Matrices), "terms are multiplied"
+        if isinstance(self._sums, SplitMatrices):
             self._sums.prepare_terms(target, in_place=self._in_place and contraction.c is None)
-        functions = contraction.a_fn, contraction.b_fn, contraction.c_fn, contraction.epilogue
         if not fuses(target):
             return
-        if not (any(functions) or contraction.c is not None or self._finish.is_scattered):
-            if not apart:
-                self._sums.prepare(target)
-            return
-        from weft.library.passes import elements_pass, finish_pass  # they bring all of CUDA C++
+        functions = contraction.a_fn, contraction.b_fn, contraction.c_fn, contraction.epilogue
+        part, scattered = (self._scheme, self._frame, self._sums.kept), self._finish.is_scattered
+        if isinstance(self._sums, Pairs) and not apart and (any(functions) or contraction.c is not None or scattered):
+            from weft.library.passes import elements_pass  # it brings all of CUDA C++
 
-        part = self._scheme, self._frame, self._sums.kept
-        if isinstance(self._sums, Pairs) and not apart:
             made = elements_pass(*part, target)
             if not isinstance(made, str):
                 self._elements = made
@@ -85,14 +77,16 @@ class LibraryPart:
         if not apart:
             self._sums.prepare(target)
         adds = contraction.c is not None and not self.adds
-        if contraction.epilogue is not None or adds or (self._finish.is_scattered and not self._in_place):
+        if contraction.epilogue is not None or adds or (scattered and not self._in_place):
+            from weft.library.passes import finish_pass
+
             made = finish_pass(*part, self._in_place and contraction.c is None and not apart, target)
             self._fused, self._reason = (None, made) if isinstance(made, str) else (made, None)
 
     @property
     def kernels(self) -> tuple[Any, ...]:
         """Launches that multiply terms."""
-        return self._sums.kernels if isinstance(self._sums, Matrices) else ()
+        return self._sums.kernels
 
     @property
     def state(self) -> str | None:
@@ -118,10 +112,8 @@ class LibraryPart:
                 sums.added(d, a, b, alpha, c, beta, aux)
                 return
         elif self._in_place:
-            if self._follows and isinstance(sums, Matrices) and sums.finishes(d, a, b, alpha, aux):
-                return
             sums.into(d, a, b, alpha, aux)
-            if self._follows:
+            if self._follows and not sums.has_epilogue:
                 self._follow(d, aux)
             return
         self.finish(sums.made(a, b, alpha, aux), c, d, beta, aux)
@@ -196,6 +188,21 @@ class LibraryPart:
         else:
             total = self._finish.place(d)
             self._finish(total, None, total, 1, aux)
+
+
+def sums_of(scheme: LibraryScheme, frame: Frame) -> Nothing | Pairs | Matrices | Tables:
+    """The sums of a part in the form of its scheme."""
+    if scheme.empty:
+        return Nothing(scheme, frame)
+    if scheme.form == "pairs":
+        return Pairs(scheme, frame)
+    if scheme.form == "counts":
+        return Counts(scheme, frame)
+    if scheme.form == "exponentials":
+        return Exponentials(scheme, frame)
+    if scheme.form == "algebra":
+        return Tables(scheme, frame)
+    return SplitMatrices(scheme, frame) if scheme.types.way == "split" else Matrices(scheme, frame)
 
 
 class PartFinish:

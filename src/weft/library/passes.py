@@ -19,6 +19,7 @@ from weft.fn.pointwise import inlined
 from weft.fn.writer import Held
 from weft.gpu.pointwise.form import PassTensor, passage
 from weft.gpu.pointwise.launch import Pass, made_pass
+from weft.gpu.pointwise.source import Body
 from weft.library.products import wrapped
 from weft.library.scheme import LibraryScheme
 from weft.library.views import FIRST, A, B, C, D, Frame
@@ -34,36 +35,41 @@ _TORCH_MODES = 25  # of torch's copies on a GPU
 _MOVED = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-class FinishPass:
-    """Sums, or products of elements, to D and further results. `serves` is asked once in each call."""
+class FunctionPass:
+    """Functions of sums, of products of elements, or of an operand, with places for the results.
 
-    def __init__(self, scheme: LibraryScheme, fused: Pass, *, multiplies: bool) -> None:
-        contraction = scheme.contraction
-        self._fused = fused
-        self._with_c = contraction.c is not None
-        self._operands = _operands(contraction, _beside(contraction, multiplies))
-        self._outputs = contraction.outputs
-        self._dtype = scheme.accumulate
-        self._factors = len(_factors(scheme, multiplies))
+    It runs on new pointers. `serves` is asked once in each call.
+    """
+
+    def __init__(
+        self, fused: Pass, contraction: Contraction, args: Sequence[int], *, factors: Sequence[torch.dtype] = (),
+        finishes: bool = False,
+    ) -> None:  # fmt: skip
+        """`args` are what functions take; `factors` the types of alpha and beta; `finishes`: D and the results beside
+        it are written, C is read."""
+        self._fused, self._factors = fused, factors
+        self._with_c = finishes and contraction.c is not None
+        self._operands = _operands(contraction, args)
+        self._outputs = contraction.outputs if finishes else ()
 
     def serves(self, c: Tensor | None, beta: Scalar) -> bool:
         """Whether it does this call; with C it was made for those that add C."""
         return (c is not None and beta != 0) == self._with_c and self._fused.serves
 
     def follow(self, total: Tensor, d: Tensor, aux: AuxTensors) -> None:
-        """Sums without C to D alone."""
+        """Sums without C to D alone, or an operand to the matrix of the product."""
         self._fused([total, *[aux[at] for at in self._operands], d])  # type: ignore[list-item]
 
     def __call__(self, total: Tensor, c: Tensor | None, d: Tensor, beta: Scalar, aux: AuxTensors) -> None:
         """`total` are the sums, or D as it is given where they are stored there; C is given where it is added."""
-        factors = (wrapped(beta, self._dtype),) if self._factors else ()
+        factors = (wrapped(beta, self._factors[0]),) if self._factors else ()
         self._run([total], c, d, factors, aux)
 
     def of_elements(
         self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors
     ) -> None:
         """A and B, multiplied on the way."""
-        factors = tuple([wrapped(factor, self._dtype) for factor in (alpha, beta)[: self._factors]])
+        factors = tuple([wrapped(*each) for each in zip((alpha, beta), self._factors, strict=False)])
         self._run([a, b], c, d, factors, aux)
 
     def _run(
@@ -81,7 +87,7 @@ class FinishPass:
 
 def finish_pass(
     scheme: LibraryScheme, frame: Frame, kept: Sequence[int], placed: bool, target: Target
-) -> FinishPass | str:
+) -> FunctionPass | str:
     """The pass over a part's sums, which stand in D or, contiguous, in memory of their own; or why there is none."""
     if scheme.types.result != scheme.accumulate:
         return "torch's operations: the product rounds its sums"
@@ -90,7 +96,7 @@ def finish_pass(
     return _finishing(scheme, frame, kept, [d if placed else PassTensor(own.dtype, own.strides)], target)
 
 
-def elements_pass(scheme: LibraryScheme, frame: Frame, kept: Sequence[int], target: Target) -> FinishPass | str:
+def elements_pass(scheme: LibraryScheme, frame: Frame, kept: Sequence[int], target: Target) -> FunctionPass | str:
     """The pass over A and B of products without a sum; or why there is none."""
     if any(scheme.roles.alone):
         return "torch's operations: an operand is summed alone"
@@ -101,7 +107,7 @@ def elements_pass(scheme: LibraryScheme, frame: Frame, kept: Sequence[int], targ
 
 def _finishing(
     scheme: LibraryScheme, frame: Frame, kept: Sequence[int], sources: list[PassTensor], target: Target
-) -> FinishPass | str:
+) -> FunctionPass | str:
     contraction, multiplies = scheme.contraction, len(sources) == 2
     if scheme.roles.repeat != 1 and contraction.algebra is None:
         return "torch's operations: equal products are added"
@@ -111,15 +117,15 @@ def _finishing(
     tensors += [_of_aux(contraction, at, frame, kept) for at in _beside(contraction, multiplies)]
     tensors.append(_of_layout(contraction.d, D, frame, kept))
     tensors += [_of_aux(contraction, at, frame, kept) for at in contraction.outputs]
-    extents = [frame.extents[at] for at in kept]
+    extents, factors = [frame.extents[at] for at in kept], _factors(scheme, multiplies)
     if len(tensors) == 2 and contraction.epilogue is None and tensors[0].dtype == tensors[1].dtype:
         fused = moving_pass(extents, tensors, target)
-        return fused if isinstance(fused, str) else FinishPass(scheme, fused, multiplies=multiplies)
-    found = passage(extents, tensors, 1 + len(contraction.outputs))
-    if isinstance(found, str):
-        return f"torch's operations: {found}"
-    fused = made_pass(found, _factors(scheme, multiplies), _Body(scheme, multiplies), target)
-    return fused if isinstance(fused, str) else FinishPass(scheme, fused, multiplies=multiplies)
+    else:
+        body = _Body(scheme, multiplies)
+        fused = _computing(extents, tensors, body, factors, target, results=1 + len(contraction.outputs))
+    if isinstance(fused, str):
+        return fused
+    return FunctionPass(fused, contraction, _beside(contraction, multiplies), factors=factors, finishes=True)
 
 
 def _factors(scheme: LibraryScheme, multiplies: bool) -> tuple[torch.dtype, ...]:
@@ -129,29 +135,9 @@ def _factors(scheme: LibraryScheme, multiplies: bool) -> tuple[torch.dtype, ...]
     return (scheme.accumulate,) * (multiplies + (scheme.contraction.c is not None))
 
 
-class OperandPass:
-    """An operand, passed through its function, to the matrix of the product. It runs on new pointers."""
-
-    def __init__(self, contraction: Contraction, args: Sequence[int], fused: Pass) -> None:
-        self._fused = fused
-        self._operands = _operands(contraction, args)
-
-    @property
-    def serves(self) -> bool:
-        """Whether it does this call: asked once in each."""
-        return self._fused.serves
-
-    def __call__(self, place: Tensor, operand: Tensor, aux: AuxTensors) -> None:
-        self._fused([operand, *(aux[at] for at in self._operands), place])  # type: ignore[list-item]
-
-    @property
-    def state(self) -> str:
-        return self._fused.state
-
-
 def operand_pass(
     scheme: LibraryScheme, frame: Frame, place: int, modes: Sequence[int], target: Target
-) -> OperandPass | str:
+) -> FunctionPass | str:
     """The pass over A or B, whose values are written contiguously along these modes; or why there is none."""
     contraction = scheme.contraction
     function = (contraction.a_fn, contraction.b_fn)[place]
@@ -166,19 +152,23 @@ def operand_pass(
         PassTensor(written.dtype, written.strides),
     ]
     extents = [frame.extents[at] for at in modes]
-    if function is None and layout.dtype == wanted:
-        fused = moving_pass(extents, tensors, target)
-        return fused if isinstance(fused, str) else OperandPass(contraction, (), fused)
-    found = passage(extents, tensors, 1)
-    if isinstance(found, str):
-        return f"torch's operations: {found}"
 
     def body(w: CudaWriter, values: list[Held], factors: list[Held]) -> Sequence[Held]:
         beside = dict(zip(dict.fromkeys(args), values[1:], strict=True))
         return [_seen(w, values[0], value, function, [beside[at] for at in args], wanted)]
 
-    fused = made_pass(found, (), body, target)
-    return fused if isinstance(fused, str) else OperandPass(contraction, args, fused)
+    moves = function is None and layout.dtype == wanted
+    fused = moving_pass(extents, tensors, target) if moves else _computing(extents, tensors, body, (), target)
+    return fused if isinstance(fused, str) else FunctionPass(fused, contraction, args)
+
+
+def _computing(
+    extents: Sequence[int], tensors: Sequence[PassTensor], body: Body, factors: tuple[torch.dtype, ...], target: Target,
+    results: int = 1,
+) -> Pass | str:  # fmt: skip
+    """The pass that computes the last tensors, its results, of the others; or why there is none."""
+    found = passage(extents, tensors, results)
+    return f"torch's operations: {found}" if isinstance(found, str) else made_pass(found, factors, body, target)
 
 
 def moving_pass(extents: Sequence[int], tensors: Sequence[PassTensor], target: Target) -> Pass | str:
@@ -206,9 +196,6 @@ def permutation_pass(permutation: Permutation, target: Target) -> Pass | str:
         PassTensor(layout.dtype, tuple([mode.strides[at] for mode in modes]), alignment=layout.alignment)
         for layout, at in places
     ]
-    found = passage([mode.extent for mode in modes], tensors, 1)
-    if isinstance(found, str):
-        return f"torch's operations: {found}"
 
     def body(w: CudaWriter, values: list[Held], factors: list[Held]) -> Sequence[Held]:
         value = Held(w.cast(values[0].name, values[0].dtype, permutation.compute), permutation.compute)
@@ -221,7 +208,8 @@ def permutation_pass(permutation: Permutation, target: Target) -> Pass | str:
         addend = Held(w.cast(values[1].name, values[1].dtype, value.dtype), value.dtype)
         return [_plus(w, value, _times(w, addend, factors[1]))]
 
-    return made_pass(found, (permutation.scale,) * (permutation.scaled + adds), body, target)
+    factors = (permutation.scale,) * (permutation.scaled + adds)
+    return _computing([mode.extent for mode in modes], tensors, body, factors, target)
 
 
 def _of_layout(layout: Layout, place: int, frame: Frame, modes: Sequence[int]) -> PassTensor:

@@ -18,10 +18,9 @@ import torch
 from torch import Tensor
 
 from weft.fn.pointwise import RecordedFunction, TritonFunction
-from weft.library import gpu_model
+from weft.library import model
 from weft.library.functions import live_bytes, value_of, writing
-from weft.library.gpu_model import fuses
-from weft.library.model import moving
+from weft.library.model import fuses, moving
 from weft.library.views import DIMS, LONGEST
 from weft.planner.planner import Choice
 from weft.planner.schedule import Candidates, PermutationLaunch, Ranked, Scalar, Target
@@ -85,26 +84,22 @@ def predict(permutation: Permutation, schedule: PermutationSchedule, target: Tar
     return _predicted(permutation, schedule, target).device
 
 
-def _predicted(permutation: Permutation, schedule: PermutationSchedule, target: Target) -> gpu_model.Seconds:
+def _predicted(permutation: Permutation, schedule: PermutationSchedule, target: Target) -> model.Seconds:
     if target.kind == "cpu":
         size = permutation.size * (permutation.x.dtype.itemsize + permutation.d.dtype.itemsize)
-        return gpu_model.Seconds(moving(size), 0.0)
+        return model.Seconds(moving(size), 0.0)
     once = schedule.slab is None or (permutation.kind == "copy" and fuses(target))
     passes = 1 if once else 2 + (permutation.fn.flops if permutation.fn is not None else 0)
     slabs = 1 if once or schedule.slab is None else -(-permutation.size // schedule.slab)
-    return gpu_model.permutation_seconds(permutation, passes, slabs, target)
+    return model.permutation_seconds(permutation, passes, slabs, target)
 
 
 def build(permutation: Permutation, schedule: PermutationSchedule, target: Target) -> PermutationLaunch:
-    if schedule.slab is None:
-        copy = _Copy(permutation, DIMS.get(target.kind, LONGEST))
-        if fuses(target):
-            copy.prepare(target)
-        return copy
-    slabs = _Slabs(permutation, schedule.slab)
+    slab, most = schedule.slab, DIMS.get(target.kind, LONGEST)
+    launch = _Copy(permutation, most) if slab is None else _Slabs(permutation, slab)
     if fuses(target):
-        slabs.prepare(target)
-    return slabs
+        launch.prepare(target)
+    return launch
 
 
 def choice(permutation: Permutation, backend: str, target: Target, workspace_limit: int | None = None) -> Choice | str:
@@ -120,13 +115,24 @@ def choice(permutation: Permutation, backend: str, target: Target, workspace_lim
     return Choice(permutation, backend, target, best, (best,))
 
 
-class _Copy:
+class _Passed:
     """Runs on new pointers. Between calls it keeps nothing but whether one pass serves."""
+
+    _fused: Pass | None = None
+    _reason: str | None = None  # why there is no pass, where it is asked for
+
+    @property
+    def state(self) -> str | None:
+        """A sentence on what computes; None where there is nothing to choose."""
+        return self._fused.state if self._fused is not None else self._reason
+
+
+class _Copy(_Passed):
+    """Elements moved by torch's copy, or in one pass."""
 
     def __init__(self, permutation: Permutation, most: int) -> None:
         """`most`: dimensions of one copy by torch."""
         self._permutation, self._most = permutation, most
-        self._fused: Pass | None = None
         self._shape = tuple([mode.extent for mode in permutation.modes])
         self._in_x, self._in_d = (tuple([mode.strides[at] for mode in permutation.modes]) for at in (0, 3))
         self._conjugate = permutation.conjugate
@@ -143,11 +149,6 @@ class _Copy:
         tensors = [PassTensor(x.dtype, self._in_x, 0, x.alignment), PassTensor(d.dtype, self._in_d, 0, d.alignment)]
         made = moving_pass(self._shape, tensors, target)
         self._fused = None if isinstance(made, str) else made
-
-    @property
-    def state(self) -> str | None:
-        """A sentence on the pass; None where there is none."""
-        return None if self._fused is None else self._fused.state
 
     def __call__(self, x: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar) -> None:
         if self._fused is not None and self._fused.serves:
@@ -168,16 +169,11 @@ def _copied(place: Tensor, values: Tensor, most: int) -> None:
         _copied(each, of, most)
 
 
-class _Slabs:
-    """A launch that computes values on the way, in one pass or slab by slab.
-
-    Between calls it keeps nothing but which of these serves.
-    """
+class _Slabs(_Passed):
+    """Values computed on the way, in one pass or slab by slab."""
 
     def __init__(self, permutation: Permutation, slab: int) -> None:
         self._permutation = permutation
-        self._fused: Pass | None = None
-        self._reason: str | None = None  # why there is no pass
         self._extents = [mode.extent for mode in permutation.modes]
         self._strides = [(mode.strides.a, mode.strides.d) for mode in permutation.modes]
         cut = 0  # modes that slabs are cut along, and the last of them into `step`
@@ -197,11 +193,6 @@ class _Slabs:
 
         made = permutation_pass(self._permutation, target)
         self._fused, self._reason = (None, made) if isinstance(made, str) else (made, None)
-
-    @property
-    def state(self) -> str | None:
-        """A sentence on what computes; None where there is nothing to choose."""
-        return self._fused.state if self._fused is not None else self._reason
 
     def __call__(self, x: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar) -> None:
         fused, adds = self._fused, self._permutation.c is not None

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from weft.errors import UnsupportedError
 from weft.library import family as library
-from weft.library import gpu_model
+from weft.library import model
 from weft.library.part import LibraryPart
 from weft.library.scheme import LibraryScheme, scheme_of
 from weft.library.views import LONGEST, Frame
@@ -106,7 +106,7 @@ def predict(contraction: Contraction, schedule: TermsSchedule | Program, target:
     if isinstance(schedule, Program):
         return schedule.seconds
     scheme = scheme_of(contraction, "cuda", terms=True)
-    return max(gpu_model.contraction_seconds(scheme, 1, _part(scheme).work, target))
+    return max(model.contraction_seconds(scheme, 1, _part(scheme).work, target))
 
 
 def build(contraction: Contraction, schedule: TermsSchedule | Program, target: Target) -> Launch:

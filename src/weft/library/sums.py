@@ -2,72 +2,76 @@
 
 A form says which modes its sums have and in which order (`kept`), what it allocates besides them (`bytes`), and has two
 ways to run: `made`, sums in memory of their own with a dimension for each mode, and, where `places` says so, `into` D.
+Terms of a shorter type, whose products stand for those of float32, are made by `weft.gpu.terms`, and what is proven of
+them is in `weft.planner.split_schemes`.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from weft.base.arrays import any_autocast
+from weft.errors import UnsupportedError
 from weft.fn import Pointwise
-from weft.library.arrange import arranged
-from weft.library.direct import (
+from weft.library.factors import OperandFactor, OperandMatrix, Seen
+from weft.library.products import (
     Direct,
+    MatrixProducts,
+    clamps,
     direct,
+    is_rounded_once,
     natural,
     natural_call,
-    of_elements,
     of_one,
-    of_vectors,
     seeing,
     summed_dims,
+    vector,
+    wrapped,
 )
-from weft.library.factors import OperandFactor, OperandMatrix, Seen
-from weft.library.products import MatrixProducts, clamps, is_rounded_once, wrapped
-from weft.library.scheme import LibraryScheme
-from weft.library.split import SplitProducts
+from weft.library.scheme import LibraryScheme, arranged
 from weft.library.views import A, B, C, D, Frame, Group, View
-from weft.planner.schedule import AuxTensors, Make, Scalar, Target
-from weft.spec import Contraction, Layout
+from weft.planner.schedule import AuxTensors, Make, ResourceError, Scalar, Target
+from weft.planner.split_schemes import BF16X6, FP16X3, prefers_float16, split_bytes
+from weft.spec import Layout
+
+if TYPE_CHECKING:
+    from weft.gpu.terms.launch import TermsProduct
 
 
-class Unprepared:
-    """Sums of which nothing is computed in passes of a device."""
+class Form:
+    """A form of sums, as it is where it says nothing else."""
 
     #: The sums as one call of torch, where they are that; and whether it may return D.
     direct: Direct | None = None
     returns = False
     #: Torch's call that returns D, where it takes A, B and C as they are.
     call: Make | None = None
+    #: Sums in memory of torch's, where one call makes them.
+    unplaced: Direct | None = None
+    #: What the call of a product does besides: C is added, negative values become 0, the epilogue is applied.
+    adds = clamps = has_epilogue = False
+    #: Bytes of operands that are packed.
+    packed_bytes = 0
+    #: Launches that multiply terms.
+    kernels: tuple[Any, ...] = ()
+    _operands: tuple[OperandMatrix | Seen, ...] = ()
 
     def prepare(self, target: Target) -> None:
         """Have functions of A and of B done in one pass each."""
-
-    @property
-    def states(self) -> list[str]:
-        """Sentences on what computes functions of A and of B."""
-        return []
-
-
-class OfMatrices(Unprepared):
-    """Sums of operands that are matrices."""
-
-    _operands: tuple[OperandMatrix | Seen, OperandMatrix | Seen]
-
-    def prepare(self, target: Target) -> None:
         for operand in self._operands:
             operand.prepare(target)
 
     @property
     def states(self) -> list[str]:
+        """Sentences on what computes functions of A and of B."""
         return [each.state for each in self._operands if each.state is not None]
 
 
-class Nothing(Unprepared):
+class Nothing(Form):
     """An empty sum."""
 
     bytes = 0
@@ -87,7 +91,7 @@ class Nothing(Unprepared):
         self._d.of(d).fill_(self._value)
 
 
-class Pairs(Unprepared):
+class Pairs(Form):
     """Products without a sum."""
 
     def __init__(self, scheme: LibraryScheme, frame: Frame) -> None:
@@ -111,11 +115,11 @@ class Pairs(Unprepared):
         if all(scheme.plain) and not self._repeated:
             spread = all(_spreads(layout, place, d, frame) for layout, place in ((a, A), (b, B)))
             if spread and torch.broadcast_shapes(a.shape, b.shape) == d.shape:  # else D would get another shape
-                self.direct, self.returns = of_elements(None, None, None), d.shape in (a.shape, b.shape)
+                self.direct, self.returns = direct(torch.mul, None, None, None), d.shape in (a.shape, b.shape)
                 self.call = torch.mul
             else:
                 views = self._a.view.in_layout(a), self._b.view.in_layout(b)
-                self.direct = of_elements(seeing(views[A], a), seeing(views[B], b), seeing(self._d, d))
+                self.direct = direct(torch.mul, seeing(views[A], a), seeing(views[B], b), seeing(self._d, d))
                 self.returns = self._d.whole and _made_as(views, (a.dtype, b.dtype), d)
         elif alone[A] and self._is_of_one(scheme, frame):
             place = View(self._d.shape if self.kept else (), self._d.strides if self.kept else ())
@@ -169,22 +173,17 @@ def _spreads(layout: Layout, place: int, d: Layout, frame: Frame) -> bool:
     return whole and all(last) and d.shape[len(d.shape) - len(layout.shape) :] == layout.shape
 
 
-class Matrices(OfMatrices):
+class Matrices(Form):
     """Sums of products as products of matrices."""
 
     def __init__(self, scheme: LibraryScheme, frame: Frame) -> None:
         contraction = scheme.contraction
         order = arranged(scheme, frame)
-        batched = bool(order.batch)
+        self._batched = batched = bool(order.batch)
         self.kept = order.kept
         self._swapped = order.swapped
-        #: Whether negative values become 0 in the product.
         self.clamps = scheme.clamps and contraction.c is not None and not batched and clamps(scheme.types, scheme.kind)
-        self._products: MatrixProducts | SplitProducts = (
-            SplitProducts(frame.size(order.k), _of_sums_alone(scheme))
-            if scheme.types.way == "split"
-            else MatrixProducts(scheme.types, batched, scheme.kind, clamps=self.clamps)
-        )
+        self._products = self._multiplying(scheme, frame.size(order.k))
         left, right = (B, A) if order.swapped else (A, B)
         layouts = contraction.a, contraction.b
         self._layouts = (*layouts, contraction.d)
@@ -208,86 +207,48 @@ class Matrices(OfMatrices):
         sizes = [frame.size(group) for group in (order.batch, order.rows, order.columns, order.k)]
         once = self._c is not None and (not scheme.rounds_sums or is_rounded_once(self._c.shape, *sizes))
         self.adds = once and not scheme.follows and self._products.adds  # C as well
-        #: Sums in memory of torch's, of operands that are matrices as they lie.
-        self.unplaced = self._without_place(contraction) if self._products.fuses else None
-        self.direct = self._direct(contraction)
-        products = self._products
-        if isinstance(products, MatrixProducts) and self.direct is not None and self._d is not None and (
-            contraction.d.dtype == scheme.types.result
-        ):
-            given = contraction.a, contraction.b, contraction.c, contraction.d
-            views = getattr(self._left, "view", None), getattr(self._right, "view", None), self._c, self._d
-            self.returns = contraction.d.shape == () if self._is_of_vectors else self._d.whole
-            plain = scheme.types.way == "plain" and not (self.clamps or order.swapped or batched or self._is_of_vectors)
-            if plain and (name := natural_call(given, views)) is not None:
-                self.call, self.returns = getattr(products, name), True
-                self.direct = natural(self.call, self.direct, writes=name == "matmul")
-        #: Bytes of operands that are packed.
+        self._find_calls(scheme)
         self.packed_bytes = self._left.bytes + self._right.bytes
         self.bytes = self.packed_bytes + self._products.bytes(*sizes)
 
-    def _direct(self, contraction: Contraction) -> Direct | None:
-        """None where an operand is no matrix as it lies, or a vendor's library has a quicker way."""
-        left, right, place, addend, products = self._left, self._right, self._d, self._c, self._products
-        if not (isinstance(left, Seen) and isinstance(right, Seen)) or place is None:
-            return None
-        if not isinstance(products, MatrixProducts):
-            return None
-        adds = contraction.c is not None
-        if adds and not self.adds:
-            return None
-        views = (left.view, right.view, place, *([addend] if addend is not None else []))
-        if any(view.start for view in views):
-            return None
-        a, b = (contraction.b, contraction.a) if self._swapped else (contraction.a, contraction.b)
-        if self._is_of_vectors:
-            layouts = a, b, contraction.d
-            return of_vectors(left.view, right.view, layouts, swapped=self._swapped)
-        of_c = seeing(addend, contraction.c) if addend is not None and contraction.c is not None else None
-        of_left, of_right = seeing(left.view, a), seeing(right.view, b)
-        if of_left is of_right is None and not self._swapped and not adds:
-            self.call = products.multiply
-        of_d = seeing(place, contraction.d)
-        return direct(products, of_left, of_right, of_c, of_d, swapped=self._swapped, adds=adds)
+    def _multiplying(self, scheme: LibraryScheme, k: int) -> MatrixProducts:
+        """The multiplication of matrices, for sums of `k` products."""
+        return MatrixProducts(scheme.types, self._batched, scheme.kind, clamps=self.clamps)
 
-    @property
-    def _is_of_vectors(self) -> bool:
-        """Whether D is a number, and torch's product of vectors makes it."""
-        products = self._products
-        is_plain = isinstance(products, MatrixProducts) and products.is_plain
-        return is_plain and self._d is not None and self._d.shape == (1, 1) and self._c is None
-
-    def _without_place(self, contraction: Contraction) -> Direct | None:
-        left, right, products = self._left, self._right, self._products
+    def _find_calls(self, scheme: LibraryScheme) -> None:
+        """The calls of torch that are the product, where operands are matrices as they lie."""
+        left, right, products, place = self._left, self._right, self._products, self._d
         if not (isinstance(left, Seen) and isinstance(right, Seen)) or left.view.start or right.view.start:
-            return None
-        if not isinstance(products, MatrixProducts):
-            return None
+            return
+        contraction = scheme.contraction
         a, b = (contraction.b, contraction.a) if self._swapped else (contraction.a, contraction.b)
         seen = seeing(left.view, a), seeing(right.view, b)
-        return direct(products, *seen, None, None, swapped=self._swapped, adds=False)
-
-    def prepare_terms(self, target: Target, *, in_place: bool) -> None:
-        """Have kernels made that multiply terms, into D or into memory of their own."""
-        assert isinstance(self._products, SplitProducts), "it is made of terms"
-        a, b, d = self._layouts
-        left, right = (x.layout(of) for x, of in zip(self._operands, (b, a) if self._swapped else (a, b), strict=True))
-        if in_place:
-            assert self._d is not None, "it is one that places"
-            place = d._replace(shape=self._d.shape, strides=self._d.strides)
+        if products.fuses:
+            self.unplaced = direct(products.multiply, *seen, None, swapped=self._swapped)
+        c, adds = self._c, contraction.c is not None
+        if place is None or place.start or (c is not None and c.start) or (adds and not self.adds):
+            return
+        of_d = seeing(place, contraction.d)
+        vectors = products.is_plain and place.shape == (1, 1) and c is None
+        if vectors:
+            layouts, seen_as = (a, b, contraction.d), (vector(left.view), vector(right.view), View((), ()))
+            of_views = [seeing(view.in_layout(of), of) for view, of in zip(seen_as, layouts, strict=True)]
+            self.direct = direct(torch.dot, *of_views, swapped=self._swapped)
+        elif c is not None and contraction.c is not None:
+            of_c = seeing(c, contraction.c)
+            self.direct = direct(products.add, *seen, of_d, of_c, swapped=self._swapped, adds=True)
         else:
-            place = Layout.contiguous((*left.shape[:-1], right.shape[-1]), left.dtype)
-        self._products.prepare(target, left, right, place, in_place=in_place)
-
-    @property
-    def kernels(self) -> tuple[Any, ...]:
-        """Launches that multiply terms."""
-        return self._products.kernels if isinstance(self._products, SplitProducts) else ()
-
-    @property
-    def states(self) -> list[str]:
-        found = super().states
-        return [*found, self._products.state] if isinstance(self._products, SplitProducts) else found
+            self.direct = direct(products.multiply, *seen, of_d, swapped=self._swapped)
+            if seen == (None, None) and not self._swapped:
+                self.call = products.multiply
+        if contraction.d.dtype != scheme.types.result:
+            return
+        self.returns = contraction.d.shape == () if vectors else place.whole
+        given, views = (contraction.a, contraction.b, contraction.c, contraction.d), (left.view, right.view, c, place)
+        plain = scheme.types.way == "plain" and not (self.clamps or self._swapped or self._batched or vectors)
+        if plain and (name := natural_call(given, views)) is not None:
+            self.call, self.returns = getattr(products, name), True
+            self.direct = natural(self.call, self.direct, writes=name == "matmul")
 
     def _factors(self, a: Tensor, b: Tensor, aux: AuxTensors) -> tuple[Tensor, Tensor]:
         if self._swapped:
@@ -308,26 +269,10 @@ class Matrices(OfMatrices):
             return
         self._products.into(self._d.of(d), *self._factors(a, b, aux), alpha)
 
-    def finishes(self, d: Tensor, a: Tensor, b: Tensor, alpha: Scalar, aux: AuxTensors) -> bool:
-        """Write the epilogue of the sums to D; False where that is for `into` and who follows."""
-        assert self._d is not None, "it is one that places"
-        products = self._products
-        if not isinstance(products, SplitProducts) or not products.has_epilogue:
-            return False
-        return products.finishes(self._d.of(d), *self._factors(a, b, aux), alpha)
-
     def added(self, d: Tensor, a: Tensor, b: Tensor, alpha: Scalar, c: Tensor, beta: Scalar, aux: AuxTensors) -> None:
         assert self._d is not None, "it is one that places"
         assert self._c is not None, "it is one that adds"
-        assert isinstance(self._products, MatrixProducts), "terms add nothing"
         self._products.added(self._d.of(d), *self._factors(a, b, aux), alpha, self._c.of(c), beta)
-
-
-def _of_sums_alone(scheme: LibraryScheme) -> Pointwise | None:
-    """The epilogue, where it takes nothing beside the sum, and nothing else follows."""
-    contraction = scheme.contraction
-    beside = contraction.c is not None or contraction.epilogue_args or contraction.outputs or scheme.roles.repeat != 1
-    return None if beside else contraction.epilogue
 
 
 def _made_as(views: tuple[View, View], dtypes: tuple[torch.dtype, torch.dtype], d: Layout) -> bool:
@@ -351,3 +296,101 @@ def _addend(scheme: LibraryScheme, frame: Frame, groups: tuple[Group, Group, Gro
     if scheme.types.way == "plain" and view.strides == (0, 1):
         view = View(view.shape[1:], (1,), view.start)
     return view.in_layout(layout)
+
+
+class SplitMatrices(Matrices):
+    """Sums of products of float32 matrices by terms, once kernels are made for their layouts."""
+
+    _products: SplitProducts
+
+    def _multiplying(self, scheme: LibraryScheme, k: int) -> MatrixProducts:
+        contraction = scheme.contraction
+        beside = contraction.c is not None or contraction.epilogue_args or contraction.outputs
+        return SplitProducts(k, None if beside or scheme.roles.repeat != 1 else contraction.epilogue)
+
+    def _find_calls(self, scheme: LibraryScheme) -> None:
+        """No call of torch multiplies terms."""
+
+    def prepare_terms(self, target: Target, *, in_place: bool) -> None:
+        """Have kernels made that multiply terms, into D or into memory of their own."""
+        a, b, d = self._layouts
+        left, right = (x.layout(of) for x, of in zip(self._operands, (b, a) if self._swapped else (a, b), strict=True))
+        if in_place:
+            assert self._d is not None, "it is one that places"
+            place = d._replace(shape=self._d.shape, strides=self._d.strides)
+        else:
+            place = Layout.contiguous((*left.shape[:-1], right.shape[-1]), left.dtype)
+        self._products.prepare(target, left, right, place, in_place=in_place)
+        self.has_epilogue, self.kernels = self._products.epilogue is not None, self._products.kernels
+
+    @property
+    def states(self) -> list[str]:
+        return [*super().states, self._products.state]
+
+
+class SplitProducts(MatrixProducts):
+    """Multiplies float32 matrices by terms, once it is prepared for their layouts."""
+
+    fuses, adds = True, False
+
+    def __init__(self, k: int, epilogue: Pointwise | None = None) -> None:
+        """`epilogue`: a function of sums alone, which the kernel applies where it writes to D."""
+        self._k, self.epilogue = k, epilogue
+        self._product: TermsProduct | None = None
+        self._lie: tuple[Layout, Layout, Layout] | None = None
+
+    def prepare(self, target: Target, left: Layout, right: Layout, place: Layout, *, in_place: bool) -> None:
+        """Have the kernels made, which apply the epilogue `in_place`: where the place is D.
+
+        `ResourceError` where they do not take matrices that lie so.
+        """
+        from weft.gpu.terms.launch import TermsProduct
+
+        if not in_place:
+            self.epilogue = None
+        *batch, m, n = place.shape
+        schemes = (FP16X3, BF16X6) if prefers_float16(math.prod(batch), m, n, self._k) else (BF16X6,)
+        try:
+            self._product = TermsProduct(left, right, place, schemes, target, self.epilogue)
+        except UnsupportedError as error:
+            raise ResourceError(str(error)) from None
+        self._lie = left, right, place
+
+    @property
+    def kernels(self) -> tuple[Any, ...]:
+        """The launches of a product."""
+        return self._product.kernels if self._product is not None else ()
+
+    @property
+    def state(self) -> str:
+        """One sentence for `explain`: the terms, and their bound over that of an IEEE sum."""
+        served = self._product.schemes if self._product is not None else (BF16X6,)
+        shares = " or ".join([f"{each.loss(self._k, joined=True) / self._k:.2f} by {each.name}" for each in served])
+        return f"terms in one kernel, of an IEEE sum's bound {shares}"
+
+    def bytes(self, batch: int, rows: int, columns: int, k: int) -> int:
+        return split_bytes(batch, rows, columns, k)
+
+    def made(self, left: Tensor, right: Tensor, alpha: Scalar = 1) -> Tensor:
+        place = left.new_empty((*left.shape[:-1], right.shape[-1]))
+        self.into(place, left, right, alpha)
+        return place
+
+    def into(self, place: Tensor, left: Tensor, right: Tensor, alpha: Scalar = 1) -> None:
+        """`alpha` times the product, through the epilogue if there is one, written to a place."""
+        assert self._product is not None, "it is prepared"
+        assert self._lie is not None, "it is prepared"
+        left, right = (_lying(x, layout) for x, layout in zip((left, right), self._lie, strict=False))
+        stored = place if place.stride() == self._lie[2].strides else _empty(self._lie[2], place.device)
+        self._product(left, right, stored, float(alpha.real))
+        if stored is not place:
+            place.copy_(stored)
+
+
+def _lying(x: Tensor, layout: Layout) -> Tensor:
+    """The values of a matrix in the layout that kernels were made for: functions may leave them in another."""
+    return x if x.stride() == layout.strides else _empty(layout, x.device).copy_(x)
+
+
+def _empty(layout: Layout, device: torch.device) -> Tensor:
+    return torch.empty_strided(layout.shape, layout.strides, dtype=layout.dtype, device=device)

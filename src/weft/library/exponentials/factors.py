@@ -20,6 +20,7 @@ import ctypes
 import math
 import struct
 from collections.abc import Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -28,13 +29,12 @@ from torch import Tensor
 
 from weft.cpu.host import callback, together
 from weft.cpu.jit import compiled
-from weft.library.exponentials.matrices import WorkspaceMatrix, in_order, is_contiguous, offsets, size
 from weft.library.factors import OperandFactor
 from weft.library.scheme import scheme_of
-from weft.library.views import A, B, Frame
+from weft.library.views import A, B, D, Frame, Group
 from weft.planner.exponentials import Exponent
 from weft.planner.schedule import AuxTensors
-from weft.spec import Contraction, Role
+from weft.spec import Contraction, Layout, Role
 from weft.spec.dtypes import dtype_name
 
 SHIFT = {torch.float32: 42, torch.float64: 479}  # powers of two: `LONGEST` products of the largest factors are in range
@@ -208,45 +208,91 @@ def entry(frame):
 """
 
 
-class FactorStep(NamedTuple):
-    """How an operand becomes its factor."""
+class WorkspaceMatrix(NamedTuple):
+    """A, B or D as a matrix, and what lies in the workspace for it: batch modes, then those along rows and columns,
+    outermost first."""
 
-    matrix: WorkspaceMatrix  # batch modes are among its rows
-    batch: int
-    inside: bool  # whether k lies along columns
+    frame: Frame
+    tensor: int
+    batch: Group
+    rows: Group
+    columns: Group
+    turned: bool  # rows are the second of (m, k), (k, n), (m, n), and not the first
+
+    @property
+    def modes(self) -> Group:
+        return (*self.batch, *self.rows, *self.columns)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.frame.size((*self.batch, *self.rows)), self.frame.size(self.columns)
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether the tensor's elements along columns lie one behind the other."""
+        run = self.frame.run(self.columns, self.tensor)
+        return run is not None and run.stride == 1
+
+    def starts(self, item: int, *, packed: bool) -> np.ndarray:
+        """Bytes from the first element of the tensor, or of what is packed of it, to where each row begins."""
+        rows, columns = self.shape
+        if packed:
+            return np.arange(rows, dtype=np.int64) * (columns * item)
+        found = np.zeros(1, np.int64)
+        for mode in [self.frame.modes[at] for at in (*self.batch, *self.rows)]:
+            found = np.add.outer(found, np.arange(mode.extent) * (mode.strides[self.tensor] * item)).ravel()
+        return found
+
+    def layout(self, dtype: torch.dtype) -> Layout:
+        """The matrix in the workspace, as (batch, m, k), (batch, k, n) or (batch, m, n); without a batch of one."""
+        batch, rows, columns = (self.frame.size(each) for each in (self.batch, self.rows, self.columns))
+        shape, strides = (rows, columns), (columns, 1)
+        if self.turned:
+            shape, strides = shape[::-1], strides[::-1]
+        if batch <= 1:
+            return Layout(shape, strides, dtype)
+        return Layout((batch, *shape), (rows * columns, *strides), dtype)
 
 
-def step_of(contraction: Contraction, operand: int) -> FactorStep:
-    """The modes of an operand in the order of its factor: batch and free ones as D has them, k as A has it."""
-    batch = in_order(contraction, Role.BATCH)
-    own, k = in_order(contraction, Role.M if operand == A else Role.N), in_order(contraction, Role.K)
-    innermost = min((*own, *k), key=lambda mode: mode.strides[operand] or 1 << 62)
-    inside = innermost in k
-    rows, columns = (own, k) if inside else (k, own)
-    return FactorStep(WorkspaceMatrix((*batch, *rows), columns), size(batch), inside)
+def matrix_of(contraction: Contraction, tensor: int) -> WorkspaceMatrix:
+    """A, B or D with its innermost mode along columns; batch and free modes in the order of D, k in that of A."""
+    frame = Frame.whole(contraction)
+    batch, m, n, k = (_in_order(frame, role) for role in (Role.BATCH, Role.M, Role.N, Role.K))
+    first, second = {A: (m, k), B: (k, n), D: (m, n)}[tensor]
+    free_first = (second, first) if tensor == B else (first, second)  # of equal strides those of a free mode count
+    nearest = min(chain(*free_first), key=lambda at: frame.modes[at].strides[tensor] or 1 << 62)
+    turned = nearest in first
+    return WorkspaceMatrix(frame, tensor, batch, *((second, first) if turned else (first, second)), turned)
+
+
+def _in_order(frame: Frame, role: Role) -> Group:
+    """The modes of a role, outermost first."""
+    tensor = A if role is Role.K else D
+    own = [at for at, mode in enumerate(frame.modes) if mode.role is role]
+    return tuple(sorted(own, key=lambda at: -frame.modes[at].strides[tensor]))
 
 
 def packing_of(contraction: Contraction, operand: int) -> OperandFactor | None:
     """How an operand is packed to where its factor goes; None for one that is read where it lies."""
-    scheme, matrix = scheme_of(contraction, "cpu"), step_of(contraction, operand).matrix
-    if scheme.plain[operand] and is_contiguous(matrix.columns, operand):
+    scheme, matrix = scheme_of(contraction, "cpu"), matrix_of(contraction, operand)
+    if scheme.plain[operand] and matrix.is_contiguous:
         return None
-    return OperandFactor(scheme, operand, Frame.whole(contraction), matrix.places(contraction), False)
+    return OperandFactor(scheme, operand, matrix.frame, matrix.modes, False)
 
 
 class FactorOperand:
     """One operand: how it is packed where it has to be, and the words of its kernel."""
 
     def __init__(self, contraction: Contraction, operand: int, exponent: Exponent, threads: int) -> None:
-        step, item = step_of(contraction, operand), contraction.arithmetic.accumulate.itemsize
-        rows, columns = step.matrix.shape
+        matrix, item = matrix_of(contraction, operand), contraction.arithmetic.accumulate.itemsize
+        (rows, columns), batch = matrix.shape, contraction.batch
+        inside = matrix.turned == (operand == B)  # k lies along columns
         self._packing = packing_of(contraction, operand)
-        packed = np.arange(rows, dtype=np.int64) * (columns * item)
-        self._table = packed if self._packing is not None else offsets(step.matrix.rows, operand, item)
-        block = ROWS if step.inside else min(STRIPE, -(-columns // (64 * threads)) * 64)
-        tasks = -(-rows // block) if step.inside else step.batch * -(-columns // block)
+        self._table = matrix.starts(item, packed=self._packing is not None)
+        block = ROWS if inside else min(STRIPE, -(-columns // (64 * threads)) * 64)
+        tasks = -(-rows // block) if inside else batch * -(-columns // block)
         (rate,) = struct.unpack("q", struct.pack("d", exponent.rate))
-        counts = (step.batch, rows // step.batch, columns, step.inside, tasks, block)
+        counts = (batch, rows // batch, columns, inside, tasks, block)
         self._words = np.array((self._table.ctypes.data, *counts, rate), np.int64)
         self.address = self._words.ctypes.data
 
@@ -274,12 +320,17 @@ class FactorPass:
             self._a.address, 0, self._a.source(p, a, aux), p.data_ptr(), tops[A].data_ptr(), 0,
             self._b.address, 0, self._b.source(q, b, aux), q.data_ptr(), tops[B].data_ptr(), 0,
         )  # fmt: skip
-        if self._threads == 1:
-            callback(self._kernel)(frame)
-        else:
-            together(self._kernel, frame, min(self._threads, torch.get_num_threads()))
+        run_kernel(self._kernel, frame, self._threads)
         first, second = _REACHED.unpack(_WORDS.pack(frame[5], frame[11]))
         return float(first + second)
+
+
+def run_kernel(address: int, frame: object, threads: int) -> None:
+    """Run a kernel on its words in so many threads."""
+    if threads == 1:
+        callback(address)(frame)
+    else:
+        together(address, frame, min(threads, torch.get_num_threads()))
 
 
 _WORDS, _REACHED = struct.Struct("2q"), struct.Struct("2d")
@@ -296,3 +347,4 @@ def factor_kernel(accumulate: torch.dtype) -> int:
         ),
         kernel=True,
     )  # fmt: skip
+
