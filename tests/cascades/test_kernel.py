@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 import weft
 from cascades.functions_between import FUNCTIONS, Between
-from weft.cascades import terms
+from weft.cascades import arguments, kernel
 from weft.cascades.serving import CascadeTile
 from weft.planner import validity
 
@@ -205,26 +205,26 @@ def test_single_precision_by_three_products_of_halves() -> None:
 def test_terms_of_a_bound_as_of_ieee_sums(k: int) -> None:
     """Their products, added up in single precision, are within K u sum |x| |y| of the sum."""
     x, y, _ = points(40, 90, k)
-    (left, _), (right, _) = terms.terms_of(x, 40, terms.BOUND), terms.terms_of(y, 90, terms.BOUND)
+    (left, _), (right, _) = arguments.terms_of(x, 40, arguments.BOUND), arguments.terms_of(y, 90, arguments.BOUND)
     found = torch.zeros(40, 90)
-    for of_a, of_b in terms.products(terms.BOUND):
+    for of_a, of_b in kernel.products(arguments.BOUND):
         found += left[of_a].float() @ right[of_b].float().T
     exact, bound = x.double() @ y.double().T, k * 2.0**-24 * x.double().abs() @ y.double().abs().T
     assert ((found.double() - exact).abs() <= bound).all()
-    assert terms.terms_for("ieee_bound", k) == terms.BOUND
+    assert arguments.terms_for("ieee_bound", k) == arguments.BOUND
 
 
 def test_short_sums_have_no_terms_of_such_a_bound() -> None:
-    assert terms.terms_for("ieee_bound", 9) == 0
-    assert terms.terms_for("ieee", 64) == 0
+    assert arguments.terms_for("ieee_bound", 9) == 0
+    assert arguments.terms_for("ieee", 64) == 0
 
 
 @pytest.mark.parametrize("value", [float("inf"), float("nan"), 3e38])
 def test_values_that_terms_do_not_hold_are_known(value: float) -> None:
     x, y, _ = points(40, 90, 20)
-    assert terms.held(x, y)
+    assert arguments.held(x, y)
     x[3, 5] = value
-    assert not terms.held(x, y)
+    assert not arguments.held(x, y)
 
 
 def test_halves_are_summed_in_single_precision() -> None:
@@ -271,10 +271,10 @@ else:
 plan.frame.products.product = q.dtype  # as on a GPU
 values = dict(zip(plan.between.inputs[1:], plan.coordinates))
 if case != "backward":
-    launch = CascadeLaunch(plan.program, plan.frame, plan._known, tile_of(plan.frame, 132, hopper=True))
+    launch = CascadeLaunch(plan.program, tile_of(plan.frame, 132, hopper=True))
     calls = launch.launches((q, k, v.mT), values, False).calls
 else:
-    launch = BackwardLaunch(plan.program, plan.frame, plan._known, hopper=True)
+    launch = BackwardLaunch(plan.program, hopper=True)
     for node in (*launch.functions.stage.peaks, *(each.gives for each in launch.functions.sums)):
         values[node] = torch.empty(plan.frame.shape(plan.between.modes[node]))
     calls = launch.alone((q, k, v.mT), (True,) * 3, torch.empty_like(q), torch.empty_like(q), values).calls

@@ -25,9 +25,7 @@ def test_sums_of_three_are_cascades(equation):
     tensors, notation = drawn(equation), parse(equation)
     how = met(notation)
     assert how is not None
-    found = plan_of(how, notation, tensors).run(
-        (tensors[how.first], tensors[how.second]), {"other": tensors[how.third]}
-    )
+    found = plan_of(how, notation, tensors).run((tensors[how.first], tensors[how.second], tensors[how.third]))
     torch.testing.assert_close(found, torch.einsum(equation, *tensors))
 
 

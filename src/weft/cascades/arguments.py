@@ -1,8 +1,19 @@
-"""Arguments of the kernels for cascades: labels by side, extents, strides, operands, and how each lies along S."""
+"""Arguments of the kernels for cascades: labels by side, extents, strides, operands, and how each lies along S.
+
+Operands in float32 may be sums of terms in 16 bits, whose products matrix units add up in float32:
+
+    terms   of          products                                      for precision
+    2       float16     a1 b0 + a0 b1 + a0 b0, of scaled operands     "tf32x3"
+    3       bfloat16    a2 b0 + a1 b1 + a0 b2 + a1 b0 + a0 b1 + a0 b0 "ieee_bound"
+
+Kernels add them up in this order, in one sum: the last, which is the largest, is added to what is small. The bound of
+the second is that of `weft.planner.split_schemes.BF16X6`, whose sums of orders are added up apart: here K products are
+added to a sum that is larger by all orders but the first together, 2^-7 of it, and additions of orders fall away.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -13,16 +24,37 @@ from weft.cascades.elements import ElementFunctions
 from weft.cascades.frame import CascadeFrame, size_of, step_of
 from weft.cascades.program import CascadeProgram, Values
 from weft.cascades.step import InputText, LabelText, StepForm, words_of
-from weft.cascades.terms import TYPES
 from weft.fn.pointwise import Pointwise
 from weft.gpu.common.constants import TRITON_TYPES
 from weft.gpu.common.driver import aside_of_capture
 from weft.gpu.common.release import FUSION
+from weft.planner.split_schemes import BF16X6, LARGEST, padded_length
 from weft.spec import Label
 
 BYTES = 16  # that a tensor map's strides are multiples of
 LEAST_ROWS = 64  # of a label that has the rows of a tile to itself
+HALVES, BOUND = 2, BF16X6.terms
+TYPES = {HALVES: torch.float16, BOUND: torch.bfloat16}
+_SCALED = 13  # bits: the largest float16 is below two to the power of this, so that what it lacks is no subnormal
 Outer = list[tuple[int, int, int]]
+
+
+class Lying(NamedTuple):
+    """How A, B and C lie: divisor in the batch's index, extent and stride of the labels of the batch that each moves
+    along, and strides of A along m and k, of B along n and k, of C along n and e."""
+
+    outer: list[Outer]
+    steps: tuple[int, ...]
+
+    @property
+    def labels(self) -> tuple[int, int, int]:
+        """The labels of the batch that A, B and C have."""
+        of_a, of_b, of_c = map(len, self.outer)
+        return of_a, of_b, of_c
+
+    def along_batch(self, count: int = 3) -> list[int]:
+        """The first numbers of all labels of the batch, of A, B and C in order."""
+        return [part for each in self.outer for label in each for part in label[:count]]
 
 
 class Sides(NamedTuple):
@@ -38,19 +70,18 @@ class Sides(NamedTuple):
     def of(cls, frame: CascadeFrame) -> Sides:
         """The sides of a frame."""
         first = frame.first
-        e = () if frame.second is None else frame.second.n
         outer = len(first.m) - 1 if len(first.m) > 1 and frame.extents[first.m[-1]] >= LEAST_ROWS else 0
-        return cls((*first.batch, *first.m[:outer]), first.m[outer:], first.n, first.k, e)
+        return cls((*first.batch, *first.m[:outer]), first.m[outer:], first.n, first.k, frame.second.n)
 
 
 class KernelArguments:
     """The arguments that all kernels of a program take."""
 
-    def __init__(self, program: CascadeProgram, frame: CascadeFrame, known: Mapping[fx.Node, Label]) -> None:
-        self.program, self.frame, self.known = program, frame, known
-        self.functions = ElementFunctions(program, frame)
-        self.sides = Sides.of(frame)
-        self.sizes = tuple(size_of(frame, each) for each in self.sides)  # batch, m, n, k, e
+    def __init__(self, program: CascadeProgram) -> None:
+        self.frame, self.known = program.frame, program.known
+        self.functions = ElementFunctions(program)
+        self.sides = Sides.of(self.frame)
+        self.sizes = tuple(size_of(self.frame, each) for each in self.sides)  # batch, m, n, k, e
         pairs = (("batch", self.sides.batch), ("m", self.sides.m), ("n", self.sides.n))
         self._group = {label: name for name, labels in pairs for label in labels}
 
@@ -71,29 +102,22 @@ class KernelArguments:
         fusion = FUSION if self.frame.device.type == "cuda" else {}
         return {**found, "num_warps": tile.warps, "num_stages": tile.stages, **fusion}
 
-    def outer(self, tensors: Sequence[Tensor | None]) -> list[Outer]:
-        """For A, B and C each: divisor in the batch's index, extent and stride of the labels that it moves along."""
-        batch, found = self.sides.batch, []
-        for at, tensor in enumerate(tensors):
-            own = batch if at == 0 else self.frame.first.batch
-            found.append([
-                (size_of(self.frame, batch[place + 1 :]), tensor.shape[place], tensor.stride(place))
-                for place in range(len(own))
-                if tensor is not None and tensor.shape[place] > 1
-            ])  # fmt: skip
-        return found
-
-    def steps(self, a: Tensor, b: Tensor, c: Tensor | None) -> tuple[int, int, int, int, int, int]:
-        """Strides of A along m and k, of B along n and k, of C along n and e."""
-        sides, found = self.sides, []
+    def lying(self, a: Tensor, b: Tensor, c: Tensor | None) -> Lying:
+        """How arranged tensors lie."""
+        sides, outer, steps = self.sides, list[Outer](), list[int]()
         each = ((a, sides.m, sides.k), (b, sides.n, sides.k), (c, sides.e, sides.n))
         for at, (tensor, inner, last) in enumerate(each):
             if tensor is None:
-                found += [0, 0]
-            else:
-                found += [step_of(tensor, len(self.groups(at)) - 2, len(inner)), step_of(tensor, -len(last), len(last))]
-        a_m, a_k, b_n, b_k, c_e, c_n = found
-        return a_m, a_k, b_n, b_k, c_n, c_e
+                return Lying([*outer, []], (*steps, 0, 0))
+            count = len(self.groups(at)) - 2
+            outer.append([
+                (size_of(self.frame, sides.batch[place + 1 :]), tensor.shape[place], tensor.stride(place))
+                for place in range(count)
+                if tensor.shape[place] > 1
+            ])  # fmt: skip
+            pair = step_of(tensor, count, len(inner)), step_of(tensor, -len(last), len(last))
+            steps += pair if at < 2 else reversed(pair)
+        return Lying(outer, tuple(steps))
 
     def operands(self, values: Values) -> list[Tensor]:
         """The operands that the function takes."""
@@ -108,41 +132,30 @@ class KernelArguments:
         return StepForm(inputs, functions.peaks, functions.sum_texts, bool(functions.meets), wide, scaled)
 
     def _input_text(self, node: fx.Node, values: Values) -> InputText:
-        known, labels = node in self.known, []
-        for label in self._labels(node, values):
-            group = self._group[label]
-            along = getattr(self.sides, group)
-            at = along.index(label)
-            inner, outer = size_of(self.frame, along[at + 1 :]), size_of(self.frame, along[:at])
-            labels.append(LabelText(group, inner > 1, outer > 1))
+        known, labels = node in self.known, tuple(text for text, _ in self._along(node, values))
         reach = sum(extent * step for extent, step in zip(values[node].shape, values[node].stride(), strict=True))
-        return InputText(tuple(labels), known, not known and reach >= 2**31, self.functions.is_small(node))
+        return InputText(labels, known, not known and reach >= 2**31, self.functions.is_small(node))
 
-    def _labels(self, node: fx.Node, values: Values) -> list[Label]:
-        """The labels that an input moves along."""
-        if node in self.known:
-            return [self.known[node]]
-        return [label for label, extent in zip(self.frame.order, values[node].shape, strict=True) if extent > 1]
+    def places(self, values: Values, inputs: Sequence[fx.Node] | None = None) -> list[int]:
+        """The values of `step.parameters`, of some inputs or of all."""
+        return [
+            numbers[word]
+            for node in (self.functions.inputs if inputs is None else inputs)
+            for text, numbers in self._along(node, values)
+            for word in words_of(text, node in self.known)
+        ]
 
-    def places(self, values: Values, form: StepForm, some: Sequence[int] | None = None) -> list[int]:
-        """The values of `step.parameters`; where the form has only some of the inputs, those are their numbers."""
-        inputs, found = self.functions.inputs, []
-        if some is not None:
-            inputs = tuple(inputs[at] for at in some)
-        for node, text in zip(inputs, form.inputs, strict=True):
-            for label, each in zip(self._labels(node, values), text.labels, strict=True):
-                along = getattr(self.sides, each.group)
-                numbers = {
-                    "div": size_of(self.frame, along[along.index(label) + 1 :]), "ext": self.frame.extents[label],
-                    "step": values[node].stride(self.frame.order.index(label)),
-                }  # fmt: skip
-                found += [numbers[word] for word in words_of(each, text.coordinate)]
-        return found
-
-
-def flat(outer: Sequence[Outer], count: int = 3) -> list[int]:
-    """The first numbers of all labels of the batch, of A, B and C in order."""
-    return [part for each in outer for label in each for part in label[:count]]
+    def _along(self, node: fx.Node, values: Values) -> Iterator[tuple[LabelText, dict[str, int]]]:
+        """The labels that an input moves along, and the numbers that coordinates along them are found with."""
+        every = zip(self.frame.order, values[node].shape, values[node].stride(), strict=True)
+        for label, extent, step in every:
+            if extent > 1 or label == self.known.get(node):
+                group = self._group[label]
+                side = getattr(self.sides, group)
+                at = side.index(label)
+                inner, outer = size_of(self.frame, side[at + 1 :]), size_of(self.frame, side[:at])
+                numbers = {"div": inner, "ext": self.frame.extents[label], "step": step}
+                yield LabelText(group, inner > 1, outer > 1), numbers
 
 
 class Call(NamedTuple):
@@ -174,6 +187,37 @@ class Launches(NamedTuple):
         for call in self.calls:
             call()
         return self.found
+
+
+def terms_of(tensor: Tensor, rows: int, terms: int) -> tuple[Tensor, Tensor]:
+    """The terms of a matrix, (terms, rows, k), and the factor of them all; k is padded to words of 16 bytes."""
+    rest, factor = tensor.reshape(rows, -1), tensor.new_ones(())
+    if terms == HALVES:
+        factor = torch.exp2(torch.ceil(torch.log2(rest.abs().amax().clamp(1e-30, 1e30))) - _SCALED)
+        rest = rest / factor
+    k = rest.shape[1]
+    found = tensor.new_zeros((terms, rows, padded_length(k)), dtype=TYPES[terms])
+    for at, place in enumerate(found[:, :, :k]):
+        place.copy_(rest)
+        if at + 1 < terms:
+            rest = rest - place.float()
+    return found, factor
+
+
+def terms_for(precision: str, k: int) -> int:
+    """The terms of float32 values for sums of k products; 0 where they are multiplied as they are."""
+    if precision == "ieee_bound":
+        return BOUND if BF16X6.admitted(k, (k,)) else 0
+    return HALVES if precision == "tf32x3" else 0
+
+
+def held(*tensors: Tensor) -> bool:
+    """Whether terms hold all values of operands. It waits for the device; in a graph, where none can, they may not."""
+    if any(each.is_meta for each in tensors):
+        return True
+    if tensors[0].is_cuda and torch.cuda.is_current_stream_capturing():
+        return False
+    return bool((torch.stack([each.abs().amax() for each in tensors]) < LARGEST).all())
 
 
 def term_map(terms: Tensor, sides: tuple[int, int], tile: tuple[int, int]) -> Any:

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, fx
 
 from weft.base.arrays import grad_mode
-from weft.cascades.blocks import Blocks
-from weft.cascades.evaluate import idle_labels, run_whole
+from weft.base.cached import cached_property
+from weft.cascades.blocks import Blocks, idle_labels
 from weft.cascades.frame import Box, flipped, narrowed, transposed
 from weft.cascades.lowering import PEAK
+from weft.cascades.operations import run_whole
 from weft.cascades.program import FINISHED, PRODUCT, CascadeTarget, Stage, Tensors, Values
-from weft.cascades.transforms import gradients_of
 from weft.fn.reductions import is_reduction
 
 
@@ -30,12 +30,11 @@ class Gradients:
         self.tensors, self.values = tensors, values
         wide = self.frame.products.accumulate
         self.sums = tuple(
-            torch.zeros(each.shape, dtype=wide, device=each.device) if each is not None and need else None
+            each.new_zeros(each.shape, dtype=wide) if each is not None and need else None
             for each, need in zip(tensors, needs, strict=True)
         )
         self.of_nodes: dict[fx.Node, Tensor] = {}
         self.counts: dict[fx.Node, Tensor] = {}
-        self._marks: Tensor | None = None
 
     # -- small values ----------------------------------------------------------------------------------------------
 
@@ -49,7 +48,7 @@ class Gradients:
             leaves[source] = self._leaf(source, self.values[source])
         with grad_mode(True):
             found = dict(leaves)
-            run_whole(tuple(nodes), self.program.between, self.frame, found)
+            run_whole(tuple(nodes), self.program, found)
         self._pull([(found[node], self.of_nodes[node]) for node in wanted], leaves, None)
 
     def _leaf(self, node: fx.Node, value: Tensor) -> Tensor:
@@ -62,7 +61,6 @@ class Gradients:
         """Take down the gradient of D's factor."""
         node, frame = self.program.factor, self.frame
         assert node is not None
-        assert frame.second is not None
         if not self.values[node].dim():
             return  # a number
         factor = frame.on_d(self.values[node])
@@ -98,39 +96,34 @@ class Gradients:
         leaves[self.program.between.inputs[0]] = scores
         self._pull(pairs, leaves, box)
 
-    def _through_product(self, value: Tensor, c: Tensor | None, d: Tensor, box: Box) -> Tensor:
-        frame = self.frame
-        roles = frame.second
-        assert roles is not None
-        assert c is not None
-        batch = len(roles.batch)
-        block = frame.of_d(d, box)  # batch, m, n
-        right = frame.of_c(c, box)  # batch, n, k
+    def _through_product(self, value: Tensor, c: Tensor, d: Tensor, box: Box) -> Tensor:
+        frame, roles = self.frame, self.frame.second
+        batch, m = len(roles.batch), len(roles.m)
+        block = narrowed(d, roles.result, box)  # batch, m, n
+        right = narrowed(c, roles.y, box)  # batch, n, k
         if frame.algebra is not None:
-            total, free = (frame.of_d(each, box) for each in (self.values[PRODUCT], self._free()))
+            total, free = (narrowed(each, roles.result, box) for each in (self.values[PRODUCT], self._free))
             grad, of_c = frame.algebra.gradients(roles, frame.met(value, box), right, total, block, free)
             if self.sums[2] is not None:
                 narrowed(self.sums[2], roles.y, box).add_(of_c)
             return frame.unmet(grad, box).sum_to_size(value.shape)
         if self.sums[2] is not None:
             met = frame.met(value, box)  # batch, m, k
-            m = len(roles.m)
             grad = frame.products(transposed(roles, "y"), flipped(block, batch, m), flipped(met, batch, m))
             narrowed(self.sums[2], roles.y, box).add_(grad)
         grad = frame.products(transposed(roles, "x"), block, flipped(right, batch, len(roles.n)))
         return frame.unmet(grad, box).sum_to_size(value.shape)
 
+    @cached_property
     def _free(self) -> Tensor:
         """Marks of elements of D whose gradient no block has yet."""
-        if self._marks is None:
-            self._marks = torch.ones_like(self.values[PRODUCT], dtype=torch.bool)
-        return self._marks
+        return torch.ones_like(self.values[PRODUCT], dtype=torch.bool)
 
     def _through_target(self, target: CascadeTarget, value: Tensor, box: Box) -> Tensor | None:
         grad = self.of_nodes.get(target.gives)
         if grad is None or target.kind == "product":
             return None
-        if any(box[label][0] for label in idle_labels(target, self.program, self.frame)):
+        if any(box[label][0] for label in idle_labels(target, self.program)):
             return None
         grad = self.frame.place(grad, box)
         if target.kind in ("store", "sum"):
@@ -152,7 +145,7 @@ class Gradients:
             counts = self.counts.setdefault(target.gives, torch.zeros_like(total))
             equal = value == self.frame.place(total, box)
             equal = self.frame.along(equal, labels, box)
-            if not any(box[label][0] for label in idle_labels(target, self.program, self.frame)):
+            if not any(box[label][0] for label in idle_labels(target, self.program)):
                 self.frame.place(counts, box).add_(equal.sum(self.frame.dims(labels), keepdim=True))
 
     def selecting(self, stage: Stage) -> list[CascadeTarget]:
@@ -172,15 +165,12 @@ class Gradients:
                 assert box is not None
                 self._into_first(grad, box)
             else:
-                place = self.of_nodes.get(node)
-                if place is None:
-                    place = self.of_nodes[node] = self._start(node)
+                value = self.values[node]
+                if node not in self.of_nodes:
+                    dtype = torch.promote_types(value.dtype, torch.float32)
+                    self.of_nodes[node] = value.new_zeros(value.shape, dtype=dtype)
+                place = self.of_nodes[node]
                 (place if box is None else self.frame.place(place, box)).add_(grad)
-
-    def _start(self, node: fx.Node) -> Tensor:
-        value = self.values[node]
-        dtype = torch.promote_types(value.dtype, torch.float32)
-        return torch.zeros(value.shape, dtype=dtype, device=value.device)
 
     def _into_first(self, grad: Tensor, box: Box) -> None:
         """The gradients of A and B from that of a block of S."""
@@ -238,3 +228,17 @@ def gradients(
     found.through_tail(program.prelude)
     found.sums = sums
     return found
+
+
+def gradients_of(
+    results: Sequence[Tensor], grads: Sequence[Tensor | None], leaves: Sequence[Tensor | None], again: bool = False
+) -> list[Tensor | None]:
+    """The gradients of leaves that require one, None for others; `again`: which have gradients themselves."""
+    each = zip(results, grads, strict=True)
+    pairs = [(value, grad) for value, grad in each if grad is not None and value.requires_grad]
+    wanted = [each for each in leaves if each is not None and each.requires_grad]
+    if not pairs or not wanted:
+        return [None] * len(leaves)
+    values, given = zip(*pairs, strict=True)
+    found = iter(torch.autograd.grad(values, wanted, given, create_graph=again, allow_unused=True))
+    return [next(found) if leaf is not None and leaf.requires_grad else None for leaf in leaves]

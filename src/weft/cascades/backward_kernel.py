@@ -25,7 +25,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from weft.cascades import step
-from weft.cascades.kernel import PLACE, along, indented, jit_text, mask, offsets, outer_parameters
+from weft.cascades.kernel import PLACE, along, indented, jit_text, mask, matrix, offsets, outer_parameters
 from weft.cascades.step import TRITON, StepForm, Words
 
 
@@ -82,30 +82,19 @@ def vectors(form: StepForm) -> list[str]:
 
 def _of_rows(form: BackwardForm) -> list[str]:
     """Tiles of A and of dD, and what is known of each row."""
-    there = ("m_in[:, None]", False)
-    lines = [
-        "row = batch * M + m",
-        f"q = tl.load(a + m.to(tl.int64)[:, None] * sa_m + k[None, :] * sa_k"
-        f"{mask(there, ('(k[None, :] < K)', form.whole[1]))}).to(PRODUCT)",
-    ]
+    lines = ["row = batch * M + m", f"q = {matrix('a', 'm', 'k', False, form.whole)}.to(PRODUCT)"]
     if form.step.meets:
-        place = "d + m.to(tl.int64)[:, None] * E + e[None, :]"
-        lines.append(f"do = tl.load({place}{mask(there, ('(e[None, :] < E)', form.whole[2]))}).to(PRODUCT)")
+        there = mask(("m_in[:, None]", False), ("(e[None, :] < E)", form.whole[2]))
+        lines.append(f"do = tl.load(d + m.to(tl.int64)[:, None] * E + e[None, :]{there}).to(PRODUCT)")
     lines += [f"{name} = tl.load({name}_of + row, mask=m_in, other=0.0)" for name in form.known]
     lines += [f"base{at} = shift{at} * {step.unit_of(form.step)}" for at in range(len(form.step.peaks))]
     return lines
 
 
-def _of_columns(form: BackwardForm, there: tuple[str, bool]) -> list[str]:
+def _of_columns(form: BackwardForm, inside: bool) -> list[str]:
     """Tiles of B and C, (columns, k) and (columns, e)."""
-    lines = [
-        "keys = tl.load(b + n.to(tl.int64)[:, None] * sb_n + k[None, :] * sb_k"
-        f"{mask(there, ('(k[None, :] < K)', form.whole[1]))}).to(PRODUCT)"
-    ]
-    if form.step.meets:
-        place = "c + n.to(tl.int64)[:, None] * sc_n + e[None, :] * sc_e"
-        lines.append(f"third = tl.load({place}{mask(there, ('(e[None, :] < E)', form.whole[2]))}).to(PRODUCT)")
-    return lines
+    tiles = [("keys", "b", "k"), *([("third", "c", "e")] if form.step.meets else [])]
+    return [f"{name} = {matrix(of, 'n', depth, inside, form.whole)}.to(PRODUCT)" for name, of, depth in tiles]
 
 
 def weighed(form: BackwardForm, words: Words, inside: bool, loaded: bool = False) -> list[str]:
@@ -154,7 +143,7 @@ def _kernel(form: BackwardForm) -> list[str]:
 
     def tile(inside: bool) -> list[str]:
         lines = [f"{moves} = {moves}0 + tl.arange(0, B{moves.upper()})", f"{moves}_in = {moves} < {moves.upper()}"]
-        lines += _of_rows(form) if form.columns else _of_columns(form, ("n_in[:, None]", inside))
+        lines += _of_rows(form) if form.columns else _of_columns(form, inside)
         lines += _pulled(form, inside)
         lines += [_ADDED.format("of_c", "p", "do")] if of_c else []
         return [*lines, _ADDED.format("found", "ds", "q" if form.columns else "keys")]
@@ -172,7 +161,7 @@ def _kernel(form: BackwardForm) -> list[str]:
         "stretches += tile * 4",
         *(f"at{at} = tl.load(stretches + {at})" for at in range(4)),
         *step.beginning(form.step, form.words),
-        *(_of_columns(form, ("n_in[:, None]", False)) if form.columns else _of_rows(form)),
+        *(_of_columns(form, False) if form.columns else _of_rows(form)),
         f"found = tl.zeros([{size}, BK], SUMS)",
         *(f"of_x{at} = tl.zeros([{size}], SUMS)" for at in form.wanted),
         *(["of_c = tl.zeros([BN, BE], SUMS)"] if of_c else []),

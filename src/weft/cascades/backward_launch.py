@@ -9,60 +9,19 @@ import torch
 from torch import Tensor, fx
 
 from weft.base.kept import keep_if_captured
-from weft.cascades.arguments import BYTES, Call, KernelArguments, Launches, Outer, flat, tensor_map, term_map
+from weft.cascades.arguments import BYTES, Call, KernelArguments, Launches, Lying, held, tensor_map, term_map, terms_of
 from weft.cascades.backward_kernel import ROUNDED, BackwardForm, backward_text, known_text
 from weft.cascades.frame import CascadeFrame, size_of
-from weft.cascades.hopper import GROUPS, ROWS, STAGES, WARPS, namespace
-from weft.cascades.hopper_backward import hopper_backward_text
+from weft.cascades.hopper import ROWS, hopper_backward_text
 from weft.cascades.hopper_sums import hopper_sums_backward_text
-from weft.cascades.kernel import names
+from weft.cascades.kernel import gluon_names, names
 from weft.cascades.masks import Stretches
 from weft.cascades.program import CascadeProgram, Tensors, Values
-from weft.cascades.serving import LEAST, LEAST_E, CascadeTile, unserved
+from weft.cascades.serving import LEAST, LEAST_E, CascadeTile, backward_tiles, hopper_tile, sums_tiles
 from weft.cascades.step import StepForm
-from weft.cascades.terms import BOUND, held, terms_of
 from weft.fn.triton.device_code import jit_function
 from weft.gpu.common.constants import TRITON_TYPES
 from weft.gpu.common.constraints import power_of_two
-from weft.spec import Label
-
-_LONGEST = 256  # of K and E: a tile has all of both
-_HOPPER_LONGEST = 128  # that registers of the warp-specialised kernels hold
-
-
-def differentiates(program: CascadeProgram, frame: CascadeFrame) -> bool:
-    """Whether kernels make the gradients of A, B and C."""
-    if unserved(program, frame) is not None or frame.products.accumulate != torch.float32:
-        return False
-    sides = [() if frame.second is None else frame.second.n, frame.first.k]
-    stored = frame.second is None or frame.stored == frame.products.product
-    sums = all(target.kind in ("sum", "product") for target in program.stages[0].targets)
-    return stored and sums and all(size_of(frame, labels) <= _LONGEST for labels in sides)
-
-
-def hopper_tile(frame: CascadeFrame, widest: int) -> CascadeTile | None:
-    """The tile of the warp-specialised kernel, which makes all gradients; None for what it does not serve."""
-    if frame.second is None or frame.products.product.itemsize > 2 or widest > _HOPPER_LONGEST:
-        return None
-    return CascadeTile(ROWS, GROUPS * ROWS, WARPS, STAGES, hopper=True)
-
-
-def backward_tiles(frame: CascadeFrame, widest: int) -> tuple[CascadeTile, CascadeTile]:
-    """The tiles of the kernel of the rows, and of that of the columns."""
-    if frame.products.product.itemsize > 2:
-        side = 32 if widest > 64 else 64
-        return CascadeTile(side, 32, 4, 2), CascadeTile(32, side, 4, 2)
-    if widest > 128:
-        return CascadeTile(64, 32, 8, 2), CascadeTile(32, 64, 8, 2)
-    if widest > 64:
-        return CascadeTile(128, 64, 8, 2), CascadeTile(64, 128, 8, 2)
-    return CascadeTile(128, 128, 8, 2), CascadeTile(64, 128, 8, 3)
-
-
-def sums_tiles(k: int) -> tuple[CascadeTile, CascadeTile]:
-    """The tiles of the kernels of terms."""
-    rows = CascadeTile(GROUPS * ROWS, 64 if k <= 64 else 32, WARPS, 4, hopper=True, terms=BOUND)
-    return rows, rows._replace(m=rows.n, n=rows.m)
 
 
 def _sides(frame: CascadeFrame, k: int, e: int) -> tuple[int, int]:
@@ -75,8 +34,8 @@ class _Kernel:
     """The kernel of the rows, or of the columns."""
 
     def __init__(
-        self, arguments: KernelArguments, factor: bool, tile: CascadeTile, columns: bool, step: StepForm,
-        outer: Sequence[Outer], wanted: tuple[int, ...],
+        self, program: CascadeProgram, arguments: KernelArguments, tile: CascadeTile, columns: bool, step: StepForm,
+        lying: Lying, wanted: tuple[int, ...],
     ) -> None:  # fmt: skip
         self.arguments, self.tile, self.columns = arguments, tile, columns
         frame, sides, functions = arguments.frame, arguments.sides, arguments.functions
@@ -84,7 +43,7 @@ class _Kernel:
         if columns:
             along, extents = along[::-1], extents[::-1]
         both = tile.hopper and not tile.terms  # kernels in one: all gradients are of a tile of columns
-        stretches = Stretches(arguments.program, frame, arguments.known, along, extents, closed=both)
+        stretches = Stretches(program, along, extents, closed=both)
         _, m, n, k, e = arguments.sizes
         self._tiles = -(-(n if columns else m) // extents[0])
         tile_k, tile_e = _sides(frame, k, e)
@@ -99,29 +58,27 @@ class _Kernel:
             "PULL": functions.pull((), wanted), "PULL_SETTLED": functions.pull(stretches.conditions, wanted),
         }  # fmt: skip
         self.constants = {**arguments.constants(written, tile), **sides_of}
-        of_a, of_b, of_c = map(len, outer)
         whole = (True, k == tile_k, e == tile_e)
         if tile.terms:
             step = step._replace(scaled=False)  # the products of terms have the factor
-        form = BackwardForm(step, columns, factor, stretches.present, (of_a, of_b, of_c), whole, wanted)
+        factor = program.factor is not None and not functions.folds
+        form = BackwardForm(step, columns, factor, stretches.present, lying.labels, whole, wanted)
         text = hopper_backward_text if both else hopper_sums_backward_text if tile.terms else backward_text
-        self.kernel = jit_function(text(form), namespace if tile.hopper else names)
+        self.kernel = jit_function(text(form), gluon_names if tile.hopper else names)
         self._tables = [stretches.first()] if both else []
         self._tables.append(stretches.shared(1))
 
-    def __call__(
-        self, given: Sequence[Any], outer: Sequence[Outer], steps: Sequence[int], places: Sequence[int]
-    ) -> Call:
+    def __call__(self, given: Sequence[Any], lying: Lying, places: Sequence[int]) -> Call:
         """The call of A, B, C, dD, results and vectors, of the labels of their batch, strides and places of inputs."""
         tensors, numbers = list(given), [float(self.arguments.frame.alpha), *self.arguments.sizes]
         if self.tile.terms:
             tensors[:2] = self._term_maps(given)
-            numbers = [*numbers[:-1], steps[4]]
+            numbers = [*numbers[:-1], lying.steps[4]]
         elif self.tile.hopper:
-            tensors[:4] = self._maps(given, outer, steps)
-            numbers += flat(outer, 2)
+            tensors[:4] = self._maps(given, lying)
+            numbers += lying.along_batch(2)
         else:
-            numbers += [*steps, *flat(outer)]
+            numbers += [*lying.steps, *lying.along_batch()]
         keep_if_captured(self.arguments.frame.device, *self._tables)
         grid = (self.arguments.sizes[0] * self._tiles,)
         return Call(self.kernel, grid, (*tensors, *self._tables, *numbers, *places), self.constants)
@@ -135,33 +92,29 @@ class _Kernel:
             for (tensor, rows), tile in zip(sides, (ROWS, self.constants["BN"]), strict=True)
         ]
 
-    def _maps(self, given: Sequence[Any], outer: Sequence[Outer], steps: Sequence[int]) -> list[Any]:
+    def _maps(self, given: Sequence[Any], lying: Lying) -> list[Any]:
         """Tensor maps of A, B, C and dD; a consumer has half of the tiles of B and C."""
         batch, m, n, k, e = self.arguments.sizes
         rows, side = self.tile.m, self.constants["SIDE"]
-        a, b, c, d = given[:4]
-        of_d: Outer = [(1, batch, m * e)]
+        (a, b, c, d), (outer, steps) = given[:4], lying
         return [
             tensor_map(a, outer[0], (m, k), steps[0], (rows, side), laid=True),
             tensor_map(b, outer[1], (n, k), steps[2], (ROWS, side), laid=True, swizzle=side),
             tensor_map(c, outer[2], (n, e), steps[4], (ROWS, side), laid=True),
-            tensor_map(d, of_d, (m, e), e, (rows, side), laid=True),
+            tensor_map(d, [(1, batch, m * e)], (m, e), e, (rows, side), laid=True),
         ]
 
 
 class BackwardLaunch:
     """The kernels for gradients of a program: call it with what the forward pass was given and made."""
 
-    def __init__(
-        self, program: CascadeProgram, frame: CascadeFrame, known: Mapping[fx.Node, Label], hopper: bool = False,
-        terms: bool = False,
-    ) -> None:  # fmt: skip
+    def __init__(self, program: CascadeProgram, hopper: bool = False, terms: bool = False) -> None:
         """`hopper`: the warp-specialised kernels serve; `terms`: those of float32."""
-        self.program, self.frame, self._terms = program, frame, terms
-        self.arguments = KernelArguments(program, frame, known)
+        self.program, self.frame, self._terms = program, program.frame, terms
+        self.arguments = KernelArguments(program)
         self.functions = self.arguments.functions
         _, _, _, k, e = self.arguments.sizes
-        self.tile = hopper_tile(frame, max(k, e)) if hopper else None
+        self.tile = hopper_tile(self.frame, max(k, e)) if hopper else None
         self._kernels: dict[tuple[bool, bool, tuple[int, ...]], _Kernel] = {}
 
     def __call__(
@@ -245,7 +198,7 @@ class BackwardLaunch:
         a, b, c = tensors
         arguments, tile = self.arguments, self.tile
         batch, m, n, k, e = arguments.sizes
-        step, outer = arguments.form(values), arguments.outer(tensors)
+        step, lying = arguments.form(values), arguments.lying(a, b, c)
         product = self.frame.products.product
         repeats = len(arguments.sides.batch) > len(self.frame.first.batch)
         wide = torch.float32 if repeats else product
@@ -261,8 +214,7 @@ class BackwardLaunch:
         behind = [*(factor or [a]), *rows, *arguments.operands(values)]
         whole = {node: self.frame.shape(self.program.between.modes[node]) for node in wanted}  # broadcast or not
         of_inputs = {node: a.new_zeros(shape, dtype=torch.float32) for node, shape in whole.items()}
-        steps, places = arguments.steps(a, b, c), arguments.places(values, step)
-        calls, terms = [], self._terms and held(a, b)
+        calls, places, terms = [], arguments.places(values), self._terms and held(a, b)
         for columns, needed in ((False, by_rows and tile is None), (True, by_columns)):
             own = [node for node in wanted if self._along(node) == columns]
             if not needed:
@@ -270,10 +222,10 @@ class BackwardLaunch:
             key = columns, terms, tuple(self.functions.inputs.index(node) for node in own)
             if key not in self._kernels:
                 of_both = sums_tiles(k) if terms else backward_tiles(self.frame, max(k, e))
-                made = _Kernel(arguments, bool(factor), tile or of_both[columns], columns, step, outer, key[2])
+                made = _Kernel(self.program, arguments, tile or of_both[columns], columns, step, lying, key[2])
                 self._kernels[key] = made
             called = (*given, *(of_inputs[node] for node in own), *behind)
-            calls.append(self._kernels[key](called, outer, steps, places))
+            calls.append(self._kernels[key](called, lying, places))
         if tile is not None and needs[0]:
             numbers = (float(self.frame.alpha), m, k)
             named = {"SIDE": room[0].shape[-1], "BM": tile.m, "num_warps": 8}
@@ -301,16 +253,16 @@ class BackwardLaunch:
         if self.program.factor is None:
             return [], peaks, []
         batch, m, _, _, e = arguments.sizes
-        step, small = arguments.form(values), functions.small()
-        step = step._replace(inputs=tuple(step.inputs[at] for at in small))
+        step, small = arguments.form(values), [node for node in functions.inputs if functions.is_small(node)]
+        step = step._replace(inputs=tuple(each for each in step.inputs if each.small))
         folds, factor = functions.folds, functions.factor
         assert factor is not None
         kernel = jit_function(known_text(step, folds))
         count = len(peaks) * folds + len(functions.sums) + (not folds)
         room = list(d.new_zeros((count, batch * m), dtype=torch.float32))
         sums = [values[target.gives] for target in functions.sums]
-        operands = [values[functions.inputs[at]] for at in small if functions.inputs[at] not in arguments.known]
-        given = (d, out, *operands, *peaks, *sums, *room, batch, m, e, *arguments.places(values, step, small))
+        operands = [values[node] for node in small if node not in arguments.known]
+        given = (d, out, *operands, *peaks, *sums, *room, batch, m, e, *arguments.places(values, small))
         rows, side = 16, min(power_of_two(e), 128)
         named = {"BM": rows, "BE": side, "FACTOR": factor.jit, "OF_SUMS": functions.of_sums.jit if sums else None}
         named |= {"SUMS": TRITON_TYPES[self.frame.products.accumulate].meant, "num_warps": 4}

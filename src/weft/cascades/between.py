@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from weft.cascades.notation import CascadeNotation, labels_of
+from weft.cascades.described import CascadeNotation, labels_of
 from weft.errors import FunctionError, ShapeError
-from weft.fn.graphs import behind
+from weft.fn.graphs import behind, output_of, results_of
 from weft.fn.pointwise import RecordedFunction
 from weft.fn.reductions import is_reduction
 from weft.fn.trace import trace
@@ -38,9 +38,7 @@ class Between:
         self.names = tuple(names)
         self.notation = notation
         self.inputs = tuple(node for node in graph.nodes if node.op == "placeholder")
-        (found,) = next(node for node in graph.nodes if node.op == "output").args
-        self.several = isinstance(found, tuple)
-        self.outputs: tuple[fx.Node, ...] = found if isinstance(found, tuple) else (found,)
+        self.several, self.outputs = isinstance(output_of(graph), tuple), results_of(graph)
         self.modes: dict[fx.Node, frozenset[Label]] = {}
         self.elementwise: set[fx.Node] = set()
         places = (frozenset(notation.s), *(given[name] for name in names))
@@ -92,8 +90,7 @@ class Between:
                 new[node] = new[node.args[1]] if node in settled else graph.node_copy(node, new.__getitem__)
         found = tuple(new[node] for node in results)
         graph.output(found[0] if alone else found)
-        graph.eliminate_dead_code()
-        return RecordedFunction(graph, [node.name for node in graph.nodes if node.op == "placeholder"])
+        return as_function(graph)
 
     def _describe(self, node: fx.Node) -> None:
         sources = node.all_input_nodes
@@ -110,20 +107,17 @@ class Between:
             self.elementwise.add(node)
 
 
-def traced(
-    function: Callable[..., Any] | None,
-    notation: CascadeNotation,
-    dtype: torch.dtype,
-    given: Mapping[str, tuple[torch.dtype, frozenset[Label]]],
-) -> Between:
-    """`function` of values of that type, and of operands and coordinates with those types and labels."""
-    graph = recorded(_same if function is None else function, dtype, given).graph
+#: Types and labels of operands and coordinates.
+Given = Mapping[str, tuple[torch.dtype, frozenset[Label]]]
+
+
+def traced(function: Callable[..., Any] | None, notation: CascadeNotation, dtype: torch.dtype, given: Given) -> Between:
+    """`function` of values of that type, and of operands and coordinates."""
+    graph = recorded((lambda value: value) if function is None else function, dtype, given).graph
     return Between(graph, tuple(given), {name: labels for name, (_, labels) in given.items()}, notation)
 
 
-def recorded(
-    function: Callable[..., Any], dtype: torch.dtype, given: Mapping[str, tuple[torch.dtype, frozenset[Label]]]
-) -> RecordedFunction:
+def recorded(function: Callable[..., Any], dtype: torch.dtype, given: Given) -> RecordedFunction:
     """The computation of a function as it is now; arguments as of `traced`."""
     types = [kind for kind, _ in given.values()]
     found = trace(function, (dtype, *types), names=tuple(given), hook="between", reduces=True)
@@ -134,8 +128,10 @@ def recorded(
     return found
 
 
-def _same(value: torch.Tensor) -> torch.Tensor:
-    return value
+def as_function(graph: fx.Graph) -> RecordedFunction:
+    """The function of a graph's placeholders."""
+    graph.eliminate_dead_code()
+    return RecordedFunction(graph, [node.name for node in graph.nodes if node.op == "placeholder"])
 
 
 def check_reductions(between: Between, extents: Mapping[Label, int]) -> None:

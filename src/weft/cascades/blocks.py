@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -11,14 +12,14 @@ from torch import Tensor, fx
 
 from weft.base.cached import cached_property
 from weft.cascades.between import Between
-from weft.cascades.evaluate import State, recipe_of, run_whole
-from weft.cascades.frame import Box, CascadeFrame, size_of
+from weft.cascades.frame import Box, narrowed, size_of
 from weft.cascades.lowering import PEAK
 from weft.cascades.masks import kept
+from weft.cascades.operations import extreme, finite, recipe, reduce_whole, run_whole, worst
 from weft.cascades.program import PRODUCT, CascadeProgram, CascadeTarget, Stage, Tensors, Values
+from weft.cascades.row_text import NotInRows
 from weft.cascades.rows import LIMIT as ROWS_LIMIT
 from weft.cascades.rows import MOST_BOXES, StageRows
-from weft.cascades.sweeps import NotInRows
 from weft.cpu import jit
 from weft.errors import UnsupportedError
 from weft.spec import Label
@@ -42,15 +43,114 @@ def most_elements(kind: str, accumulate: torch.dtype, workspace_limit: int | Non
     return found
 
 
-class Blocks:
-    """The blocks of a program. `known` are the labels of coordinates by node, `limit` the most elements of a block."""
+class State:
+    """A target: its sums, extremes and places so far, or what blocks have stored."""
 
-    def __init__(
-        self, program: CascadeProgram, frame: CascadeFrame, written: Between, known: Mapping[fx.Node, Label], limit: int
-    ) -> None:
-        self.program, self.frame, self.known, self.limit = program, frame, known, limit
+    def __init__(self, target: CascadeTarget, program: CascadeProgram) -> None:
+        self.target, self.frame, kind = target, program.frame, target.kind
+        frame = program.frame
+        between, dtype = program.between, target.gives.meta["dtype"]
+        start: Any = 0
+        shape = frame.shape(between.modes[target.gives])
+        self.labels = () if kind in ("product", "store") else between.reduced(target.gives)
+        #: Labels along which all blocks make the same.
+        self.idle = [] if kind in ("product", PEAK) else idle_labels(target, program)
+        if kind == "product":
+            shape = tuple(frame.extents[label] for label in frame.second.result)
+            dtype = frame.products.accumulate
+            start = 0 if frame.algebra is None else frame.algebra.identity
+        elif kind == "store":
+            dtype = frame.stored_type(target.node, between)
+        elif kind in (PEAK, "amax", "amin"):
+            start = worst(kind, dtype)
+        self.total = torch.full(shape, start, dtype=dtype, device=frame.device)
+        self.best: Tensor | None = None
+        if kind in ("argmax", "argmin"):
+            source = target.node.meta["dtype"]
+            self.best = torch.full(shape, worst(kind, source), dtype=source, device=frame.device)
+
+    def grow(self, value: Tensor, box: Box) -> tuple[Tensor, Tensor | None]:
+        """Take a block into a peak: that to subtract, and the factor for what was summed over the one before.
+
+        The factor is None in the first block along the reduced modes.
+        """
+        frame, place = self.frame, self.frame.place(self.total, box)
+        best = extreme("amax", value.detach(), frame.dims(self.labels))
+        if all(box[label][0] == 0 for label in self.labels):
+            place.copy_(best)
+            return finite(best), None
+        new = torch.maximum(place, best)
+        safe = finite(new)
+        scale = torch.where(place == -torch.inf, 0.0, torch.exp(finite(place) - safe))
+        place.copy_(new)
+        return safe, scale
+
+    def add(self, value: Tensor, c: Any, box: Box, scale: Tensor | None) -> None:
+        """Take a block's value in; what is there is rescaled first."""
+        kind, frame = self.target.kind, self.frame
+        if any(box[label][0] for label in self.idle):
+            return
+        if kind == "product":
+            self._multiply(value, c, box, scale)
+            return
+        place = frame.place(self.total, box)
+        if kind == "store":
+            place.copy_(value)
+            return
+        dims, value = frame.dims(self.labels), frame.along(value, self.labels, box)
+        if kind == "sum":
+            if scale is not None:
+                place.mul_(scale)
+            place.add_(reduce_whole("sum", value, dims, 0))
+        elif kind in ("amax", "amin"):
+            best = torch.maximum if kind == "amax" else torch.minimum
+            place.copy_(best(place, extreme(kind, value, dims)))
+        elif value.shape[dims[0]]:
+            self._choose(place, value, dims[0], box)
+
+    def _multiply(self, value: Tensor, c: Tensor, box: Box, scale: Tensor | None) -> None:
+        frame, roles = self.frame, self.frame.second
+        place = narrowed(self.total, roles.result, box)
+        multiply = frame.products if frame.algebra is None else frame.algebra
+        found = multiply(roles, frame.met(value, box), narrowed(c, roles.y, box))
+        if frame.algebra is not None:
+            place.copy_(frame.algebra.joined(place, found))
+            return
+        if scale is not None:
+            place.mul_(frame.on_d(scale))
+        place.add_(found)
+
+    def _choose(self, place: Tensor, value: Tensor, dim: int, box: Box) -> None:
+        assert self.best is not None
+        largest, start = self.target.kind == "argmax", box[self.labels[0]][0]
+        known = self.frame.place(self.best, box)
+        best, where = value.max(dim, keepdim=True) if largest else value.min(dim, keepdim=True)
+        better = best > known if largest else best < known
+        if best.is_floating_point():
+            better = better | (best.isnan() & ~known.isnan())
+        place.copy_(torch.where(better, where + start, place))
+        known.copy_(torch.where(better, best, known))
+
+    def result(self) -> Tensor:
+        """The value, whole; a peak is 0 where there is none."""
+        return finite(self.total) if self.target.kind == PEAK else self.total
+
+
+def idle_labels(target: CascadeTarget, program: CascadeProgram) -> list[Label]:
+    """Labels along which all blocks make the same value: that of the first is taken. Blocks have others whole."""
+    between = program.between
+    reduced = () if target.kind in ("product", "store") else between.reduced(target.gives)
+    known = {*between.modes[target.gives], *reduced, *program.whole}
+    return [label for label in program.frame.order if label not in known]
+
+
+class Blocks:
+    """The blocks of a program; `limit` is the most elements of a block."""
+
+    def __init__(self, program: CascadeProgram, written: Between, limit: int) -> None:
+        self.program, self.frame, self.limit = program, program.frame, limit
         large = [node for node in written.reductions if written.large(node)]
-        self._columns = frame.columns.union(*map(written.reduced, large))  # that a block is made along last
+        self._columns = self.frame.columns.union(*map(written.reduced, large))  # that a block is made along last
         self._peaks = {node: CascadeTarget(node, PEAK, node) for stage in program.stages for node in stage.peaks}
         self._cuts: dict[tuple[Stage, bool], list[Box]] = {}
 
@@ -69,21 +169,21 @@ class Blocks:
         return nested(blocks, self.frame.extents, (first.batch, first.m, first.n))
 
     def _extents(self, limit: int) -> dict[Label, int]:
-        frame = self.frame
-        return block_extents(frame.order, frame.extents, self.program.whole, self._columns, limit, bool(self.known))
+        frame, program = self.frame, self.program
+        return block_extents(frame.order, frame.extents, program.whole, self._columns, limit, bool(program.known))
 
     def cut(self, stage: Stage, values: Mapping[fx.Node, Tensor], in_rows: bool = False) -> Sequence[Box]:
         """The boxes of a stage, but for those that are masked out by coordinates, and by whole numbers on the CPU."""
         known: dict[fx.Node, Any] = {
             node: each.numpy()
             for node in self.program.between.inputs[1:]
-            if node not in self.known and (each := values.get(node)) is not None
+            if node not in self.program.known and (each := values.get(node)) is not None
             and each.device.type == "cpu" and each.dtype in _LOOKED_AT and 0 < each.numel() <= self.limit
         }  # fmt: skip
         if not known and (place := (stage, in_rows)) in self._cuts:
             return self._cuts[place]
         blocks = self.rows_extents if in_rows else self.extents
-        found = [box for box, _ in kept(self.program, stage, self.frame, blocks, known | dict(self.known))]
+        found = [box for box, _ in kept(self.program, stage, blocks, known | dict(self.program.known))]
         if not known:
             self._cuts[place] = found
         return found
@@ -101,33 +201,33 @@ class Blocks:
         if any(self.rows_extents[label] < self.frame.extents[label] for label in self.program.whole):
             return "blocks that have all of what is reduced are no matrices"
         try:
-            return StageRows(self.program, stage, self.frame)
+            return StageRows(self.program, stage)
         except NotInRows as error:
             return str(error)
 
     # -- a call ----------------------------------------------------------------------------------------------------
 
     def run(
-        self, tensors: Tensors, given: Values, compiled: Callable[[Stage], StageRows | None] = lambda stage: None
+        self, tensors: Tensors, given: Values, compiled: Mapping[Stage, StageRows] = MappingProxyType({})
     ) -> Values:
         """Every value that passes make whole, by its node; D, in sums not yet rounded, by `PRODUCT`.
 
-        `given` has operands and coordinates along S; `compiled` the rows of a stage where those run it.
+        `given` has operands and coordinates along S; `compiled` the rows of stages that those run.
         """
-        values, program, frame = dict(given), self.program, self.frame
-        run_whole(program.prelude, program.between, frame, values)
+        values, program = dict(given), self.program
+        run_whole(program.prelude, program, values)
         for stage in program.stages:
-            states = {node: State(self._peaks[node], program, frame) for node in stage.peaks}
+            states = {node: State(self._peaks[node], program) for node in stage.peaks}
             for each in stage.targets:
-                states[PRODUCT if each.kind == "product" else each.gives] = State(each, program, frame)
-            if (rows := compiled(stage)) is not None:
+                states[PRODUCT if each.kind == "product" else each.gives] = State(each, program)
+            if (rows := compiled.get(stage)) is not None:
                 rows.run(tensors, values, states, self.cut(stage, given, in_rows=True))
             else:
                 for box in self.cut(stage, given):
                     self._add(stage, tensors, values, states, box)
             for key, state in states.items():
                 values[key] = state.result()
-            run_whole(stage.tail, program.between, frame, values)
+            run_whole(stage.tail, program, values)
         return values
 
     def _add(
@@ -140,7 +240,7 @@ class Blocks:
         if stage.peaks:
             found = {**inputs, self.program.between.inputs[0]: scores}
             sources = tuple(node.all_input_nodes[0] for node in stage.peaks)
-            recipe_of(stage.first, frozenset(sources), self.program.between, self.frame).run(found)
+            recipe(stage.first, frozenset(sources), self.program)(found)
             for node, source in zip(stage.peaks, sources, strict=True):
                 inputs[node], scales[node] = states[node].grow(found[source], box)
                 if source in stage.first:  # it is there for the block's own operations
@@ -161,7 +261,7 @@ class Blocks:
         found = {**inputs, self.program.between.inputs[0]: scores}
         nodes = tuple(node for node in stage.nodes if node not in inputs)
         targets = frozenset(target.node for target in stage.targets)
-        recipe_of(nodes, targets, self.program.between, self.frame).run(found)
+        recipe(nodes, targets, self.program)(found)
         return found
 
 

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, fx
 
+from weft.fn.graphs import name_of
 from weft.fn.reductions import is_reduction
 
 
@@ -62,9 +63,9 @@ def bounds_of(node: fx.Node, values: Mapping[fx.Node, Bounds | None]) -> Bounds 
     if is_reduction(node):
         x = given[0] if node.args[1] == "softmax" else None
         return None if x is None else _only(x.exactly(-math.inf), 0.0, dtype)
-    name = node.target._schema.name.partition("::")[2]  # type: ignore[union-attr]
+    name = name_of(node)
     if name in ("full_like", "scalar_tensor"):
-        number = node.args[name == "full_like"]
+        number: Any = node.args[name == "full_like"]
         value = torch.full((1,) if name == "full_like" else (), number, dtype=dtype, device="cpu")
         return Bounds(value, value, number != number)
     if node.kwargs.keys() - {"dtype"} or not {each.meta["dtype"] for each in (node, *node.all_input_nodes)} <= _TYPES:

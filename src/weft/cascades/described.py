@@ -1,9 +1,15 @@
-"""The tensors that a plan of a cascade takes, the results that it gives, and its text for `explain`."""
+"""The equation of a cascade, the tensors that its plan takes, the results that it gives, and its text for `explain`.
+
+The equation is that of one contraction, or of two of which the second begins where the first ends.
+
+    bqhd,bkhd->bqhk, bqhk,bkhe->bqhe
+    A    B     S     S    C     D
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,10 +17,111 @@ import torch
 from torch import Tensor
 
 from weft.base.figures import share, si
-from weft.cascades.notation import CascadeNotation
-from weft.errors import DTypeError, ShapeError
-from weft.spec import Label
+from weft.errors import DTypeError, NotationError, ShapeError, UnsupportedError
+from weft.fn.binding import bind
+from weft.planner.options import Options
+from weft.spec import Label, Layout, Notation, parse
+from weft.spec.aux_operands import check_reach, coordinate, operand, read_modes
+from weft.spec.contraction import mode_extents
 from weft.spec.dtypes import dtype_name
+from weft.spec.notation import expand, from_sequences, label_text, term_text, terms_of
+
+Labels = tuple[Label, ...]
+Terms = tuple[tuple[str, Labels], ...]
+
+_FORM = "'ab,cb->ac', or 'ab,cb->ac, ac,cd->ad' where the second contraction takes the result of the first"
+
+
+@dataclass(frozen=True, slots=True)
+class CascadeNotation:
+    """Labels of A, B, S, C and D; C and D are None where there is no second contraction."""
+
+    a: tuple[Label, ...]
+    b: tuple[Label, ...]
+    s: tuple[Label, ...]
+    c: tuple[Label, ...] | None = None
+    d: tuple[Label, ...] | None = None
+
+    @property
+    def terms(self) -> tuple[tuple[Label, ...], ...]:
+        """The labels of A, B and, where there is one, C."""
+        return (self.a, self.b) if self.c is None else (self.a, self.b, self.c)
+
+    def __str__(self) -> str:
+        text = f"{term_text(self.a)},{term_text(self.b)}->{term_text(self.s)}"
+        if self.c is None or self.d is None:
+            return text
+        return f"{text}, {term_text(self.s)},{term_text(self.c)}->{term_text(self.d)}"
+
+
+def read(equation: Any, ranks: Sequence[int]) -> CascadeNotation:
+    """An equation, as text or as sequences of labels (A, B, S) or (A, B, S, C, D), for operands of those ranks."""
+    first, second = _parts(equation)
+    wanted = 2 if second is None else 3
+    if len(ranks) != wanted:
+        raise NotationError(f"the equation names {wanted} operands, {len(ranks)} were given")
+    one = expand(first, ranks[:2])
+    if second is None:
+        return CascadeNotation(one.inputs[0], one.inputs[1], one.output)
+    at = _place_of(first, second)
+    order = [len(one.output), ranks[2]] if at == 0 else [ranks[2], len(one.output)]
+    two = expand(second, order)
+    if sorted(map(str, two.inputs[at])) != sorted(map(str, one.output)):
+        raise NotationError(f"the first contraction ends in '{term_text(one.output)}': {_SECOND}")
+    return CascadeNotation(one.inputs[0], one.inputs[1], one.output, two.inputs[1 - at], two.output)
+
+
+_SECOND = "the second begins with the same labels"
+
+
+def _parts(equation: Any) -> tuple[Notation, Notation | None]:
+    if not isinstance(equation, str):
+        terms = terms_of(equation)
+        if len(terms) not in (3, 5):
+            raise NotationError(f"sequences of labels are (A, B, S) or (A, B, S, C, D), not {len(terms)}")
+        first = from_sequences(*terms[:3])
+        return first, None if len(terms) == 3 else from_sequences(terms[2], terms[3], terms[4])
+    parts = equation.split("->")
+    if len(parts) == 2:
+        return _of_two(parse(equation)), None
+    middle = parts[1].split(",") if len(parts) == 3 else []
+    if len(middle) != 3:
+        raise NotationError(f"a cascade is {_FORM}; not '{equation}'")
+    return _of_two(parse(f"{parts[0]}->{middle[0]}")), parse(f"{middle[1]},{middle[2]}->{parts[2]}")
+
+
+def _of_two(notation: Notation) -> Notation:
+    if len(notation.inputs) != 2:
+        raise NotationError(f"the first contraction of a cascade has two operands: {_FORM}")
+    return notation
+
+
+def _place_of(first: Notation, second: Notation) -> int:
+    """The operand of the second contraction that the first one ends in."""
+    for at, term in enumerate(second.inputs):
+        if set(term) == set(first.output) and len(term) == len(first.output):
+            return at
+    raise NotationError(f"the first contraction ends in '{term_text(first.output)}': {_SECOND}")
+
+
+def extents_of(notation: CascadeNotation, shapes: Sequence[Sequence[int]]) -> dict[Label, int]:
+    """The extent of each label, extent 1 broadcasting; `ShapeError` names the label that clashes."""
+    names = [str(label) for label in notation.s]
+    for label, name in zip(notation.s, names, strict=True):
+        if names.count(name) > 1:  # a function could not tell them apart
+            raise NotationError(f"two labels of '{term_text(notation.s)}' read '{label_text(label)}'")
+    return mode_extents(Notation(notation.terms, ()), shapes)
+
+
+def labels_of(modes: Iterable[str], notation: CascadeNotation) -> tuple[Label, ...]:
+    """The labels of S that a function names."""
+    known = {str(label): label for label in notation.s}
+    for mode in modes:
+        if mode not in known:
+            raise NotationError(
+                f"between: the function reduces over '{mode}', which '{term_text(notation.s)}' does not have"
+            )
+    return tuple(known[mode] for mode in modes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +135,11 @@ class Described:
     operands: Mapping[str, tuple[tuple[Label, ...], tuple[int, ...], torch.dtype]]
     indices: Mapping[str, Label]
     extents: Mapping[Label, int]
+
+    @property
+    def terms(self) -> Terms:
+        """Names and labels of operands."""
+        return tuple((name, labels) for name, (labels, _, _) in self.operands.items())
 
     def place_type(self, label: Label) -> torch.dtype:
         """The type of a coordinate along a label."""
@@ -59,7 +171,26 @@ class Described:
                 raise DTypeError(f"the plan is for {dtype_name(self.dtype)} tensors on {self.device}")
 
 
-Labels = tuple[Label, ...]
+def described(equation: Any, tensors: Sequence[torch.Tensor], options: Options, function: Any) -> Described:
+    """The tensors that a plan is for, checked."""
+    notation = read(equation, [tensor.dim() for tensor in tensors])
+    extents = extents_of(notation, [tensor.shape for tensor in tensors])
+    of_s = {label: extents[label] for label in notation.s}
+    operands: dict[str, tuple[tuple[Label, ...], tuple[int, ...], torch.dtype]] = {}
+    for name, (modes, tensor) in options.operands.items():
+        terms = read_modes(name, modes, tensor.dim())
+        layout = Layout.contiguous(tuple(tensor.shape), tensor.dtype)
+        check_reach(operand(name, terms, layout, of_s), "between", "S", notation.s)
+        if tensor.device != tensors[0].device:
+            raise UnsupportedError(f"operand '{name}' is on {tensor.device}, the tensors on {tensors[0].device}")
+        operands[name] = (terms, tuple(tensor.shape), tensor.dtype)
+    for name, label in options.indices.items():
+        check_reach(coordinate(name, label, of_s), "between", "S", notation.s)
+    bind({"between": function}, [*operands, *options.indices])
+    return Described(
+        notation, tuple(tuple(each.shape) for each in tensors), tensors[0].dtype, tensors[0].device, operands,
+        options.indices, extents,
+    )  # fmt: skip
 
 
 class Results:
@@ -70,32 +201,27 @@ class Results:
 
     def __init__(self, plan: Any) -> None:
         frame, between = plan.frame, plan.between
-        self._frame, self._meets = frame, plan.meets
-        self._own: list[Labels] = [frame.second.result] if plan.meets else []
+        own: list[Labels] = [frame.second.result] if plan.meets else []
         self.described: list[tuple[Labels, torch.dtype]] = [(plan.notation.d, plan.result_type)] if plan.meets else []
         for node in between.outputs[plan.meets :]:
-            dtype, modes = node.meta["dtype"], between.modes[node]
-            self._own.append(_kept(frame.order, modes))
-            stored = frame.stored_as(dtype) if node in between.elementwise else dtype
-            self.described.append((_kept(plan.notation.s, modes), stored))
+            own.append(_kept(frame.order, between.modes[node]))
+            self.described.append((_kept(plan.notation.s, between.modes[node]), frame.stored_type(node, between)))
+        self._laid = []  # shapes and orders of dimensions, there and back
+        for at, (labels, (asked, _)) in enumerate(zip(own, self.described, strict=True)):
+            shape = [frame.extents[label] for label in labels]
+            along_s = shape if plan.meets and at == 0 else frame.shape(frozenset(labels))
+            there, back = ([x.index(label) for label in y] for x, y in ((labels, asked), (asked, labels)))
+            self._laid.append((shape, there, back, along_s))
 
     def laid_out(self, found: Sequence[Tensor]) -> list[Tensor]:
         """Results as the caller has them."""
-        results = []
-        for value, own, (asked, _) in zip(found, self._own, self.described, strict=True):
-            value = value.reshape([self._frame.extents[label] for label in own])
-            results.append(value.permute([own.index(label) for label in asked]))
-        return results
+        pairs = zip(found, self._laid, strict=True)
+        return [value.reshape(shape).permute(there) for value, (shape, there, _, _) in pairs]
 
     def along_s(self, grads: Sequence[Tensor | None]) -> list[Tensor | None]:
         """Gradients of results, or the first results, as `laid_out` was given them."""
-        found: list[Tensor | None] = []
-        for at, (grad, own, (asked, _)) in enumerate(zip(grads, self._own, self.described, strict=False)):
-            if grad is not None:
-                grad = grad.permute([asked.index(label) for label in own])
-                grad = grad if self._meets and at == 0 else grad.reshape(self._frame.shape(frozenset(own)))
-            found.append(grad)
-        return found
+        pairs = zip(grads, self._laid, strict=False)
+        return [None if grad is None else grad.permute(back).reshape(along) for grad, (_, _, back, along) in pairs]
 
 
 def _kept(order: Labels, modes: frozenset[Label]) -> Labels:

@@ -1,21 +1,32 @@
-"""A cascade as one operation of torch's autograd."""
+"""A cascade as one operation of torch's autograd, and under transforms of `torch.func`.
+
+A transformed call is a function of plain tensors at the bottom of the transforms. `vmap` maps over one more mode of the
+operands that have it, of S and of every result that depends on it; `grad` takes the gradients by blocks.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn, cast
 
 import torch
 from torch import Tensor, fx
 
 from weft.base.arrays import grad_mode, without_autocast
 from weft.base.batched import each_of_batch
-from weft.cascades.backward import gradients
-from weft.cascades.program import FINISHED, PRODUCT, CascadeProgram, Values
-from weft.cascades.transforms import gradients_of, refuse_tangents
+from weft.base.dispatch import as_operation, is_traced
+from weft.cascades.backward import gradients, gradients_of
+from weft.cascades.described import CascadeNotation, Terms
+from weft.cascades.program import FINISHED, PRODUCT, Values
+from weft.errors import UnsupportedError
 
 #: What makes a result a view: torch refuses to write to those that a function returns, or that autograd has not seen.
 VIEWS = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
+
+#: The plan of a notation and of operands with such terms, for tensors A, B, C and operands in order.
+Planning = Callable[[CascadeNotation, Terms, Sequence[Tensor]], Any]
+
 
 
 def differentiated(plan: Any, given: Sequence[Tensor]) -> list[Tensor]:
@@ -136,7 +147,7 @@ class _Run:
         for node, grad in zip(_nodes(plan), grads, strict=True):
             if grad is not None:
                 cotangents[node] = cotangents[node] + grad if node in cotangents else grad
-        if self._launch is not None and _selects(plan.program):  # blocks, made again, equal what blocks select
+        if self._launch is not None and plan.program.stages[0].selects:  # blocks, made again, equal what blocks select
             values = plan.blocks.run(read, beside)
         wanted = _wanted(plan, needs[count:])
         found = gradients(plan.blocks, read, (*needs[:count], False)[:3], values, cotangents, launch, wanted)
@@ -146,11 +157,6 @@ class _Run:
             found.of_nodes.get(node, torch.zeros_like(each)).to(each.dtype) if need else None
             for node, each, need in zip(places, operands, needs[count:], strict=True)
         )]  # fmt: skip
-
-
-def _selects(program: CascadeProgram) -> bool:
-    """Whether gradients go to elements that equal the largest or the smallest."""
-    return any(target.kind in ("amax", "amin") for stage in program.stages for target in stage.targets)
 
 
 def _wanted(plan: Any, needs: Sequence[bool]) -> list[fx.Node]:
@@ -184,3 +190,134 @@ def _results(plan: Any, values: Values, kept: Sequence[fx.Node]) -> list[Tensor]
         taken = node in nodes[:at] or node in plan.program.between.inputs or node in kept or whole.shape != value.shape
         found.append(whole.clone() if taken else whole)
     return found
+
+
+# -- transforms --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TransformedCall:
+    """A call without its tensors: labels, the terms of its operands by name, and how it is planned."""
+
+    notation: CascadeNotation
+    terms: Terms
+    planned: Planning
+    depth: int = 0
+
+    @property
+    def count(self) -> int:
+        """How many of the tensors are A, B and C."""
+        return len(self.notation.terms)
+
+    def __call__(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        plan = self.planned(self.notation, self.terms, tensors)
+        if is_traced(tensors):
+            return cast(tuple[Tensor, ...], as_operation("planned cascade")(plan, tensors))
+        found = plan.run(tensors)
+        return found if isinstance(found, tuple) else (found,)
+
+    def with_mode(self, batches: Sequence[bool]) -> TransformedCall:
+        """The call with one more mode, the first of these tensors and of S."""
+        said, label = self.notation, f"vmap{self.depth}"
+        pairs = zip(said.terms, batches, strict=False)
+        a, b, *c = ((label, *term) if batched else term for term, batched in pairs)
+        s = (label, *said.s)
+        d = None if said.d is None else (label, *said.d)
+        terms = tuple(
+            (name, (label, *term) if batched else term)
+            for (name, term), batched in zip(self.terms, batches[self.count :], strict=True)
+        )
+        notation = CascadeNotation(a, b, s, c[0] if c else None, d)
+        return replace(self, notation=notation, terms=terms, depth=self.depth + 1)
+
+    def widened(
+        self, batches: list[bool], tensors: list[Tensor], size: int
+    ) -> tuple[TransformedCall, list[Tensor], tuple[int | None, ...]]:
+        """The call with one more mode, its tensors, and where each result has it; None for one that lacks it."""
+        if not (batches[0] or batches[1]):  # S has the mode by one of its own operands
+            batches[0], tensors[0] = True, tensors[0].expand(size, *tensors[0].shape)
+        wider, label = self.with_mode(batches), f"vmap{self.depth}"
+        plan = self.planned(wider.notation, wider.terms, tensors)
+        outputs = plan.between.outputs[1:] if plan.meets else plan.between.outputs
+        others = tuple(0 if label in plan.between.modes[node] else None for node in outputs)
+        return wider, tensors, (0, *others) if plan.meets else others
+
+    def gradient(self, count: int) -> GradientCall:
+        """The call that makes the gradients of its `count` tensors."""
+        return GradientCall(self, count)
+
+
+@dataclass(frozen=True)
+class GradientCall:
+    """The gradients of a call's `count` tensors, of these and of results' gradients; zero for what is not floating."""
+
+    call: TransformedCall
+    count: int
+
+    def __call__(self, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        leaves = [each.detach().requires_grad_(each.is_floating_point()) for each in given[: self.count]]
+        with grad_mode(True):
+            found = gradients_of(self.call(leaves), given[self.count :], leaves)
+        return tuple(torch.zeros_like(each) if grad is None else grad for each, grad in zip(leaves, found, strict=True))
+
+    def widened(
+        self, batches: list[bool], tensors: list[Tensor], size: int
+    ) -> tuple[GradientCall, list[Tensor], tuple[int | None, ...]]:
+        """The call with one more mode, which all tensors and their gradients have."""
+        pairs = zip(tensors, batches, strict=True)
+        every = [each if batched else each.expand(size, *each.shape) for each, batched in pairs]
+        wider, own, places = self.call.widened([True] * self.count, every[: self.count], size)
+        grads = zip(every[self.count :], places, strict=True)
+        moved = [*own, *(grad if at is not None else grad.sum(0) for grad, at in grads)]
+        return replace(self, call=wider), moved, (0,) * self.count
+
+    def gradient(self, count: int) -> NoReturn:
+        """`UnsupportedError` for a second derivative."""
+        raise UnsupportedError(
+            "gradients of a cascade under torch.func have no gradients: take them by torch.autograd with create_graph"
+        )
+
+
+def refuse_tangents() -> NoReturn:
+    """`UnsupportedError` for forward mode."""
+    raise UnsupportedError("a cascade has no forward mode: take gradients, or torch.func.jacrev")
+
+
+def transformed(plan: Any, given: Sequence[Tensor]) -> Any:
+    """The results of a plan's call within transforms, which may ask for plans of the same function with more modes."""
+    found = Transformed.apply(TransformedCall(plan.notation, plan.said.terms, plan.like), *given)
+    return found if plan.several else found[0]
+
+
+class Transformed(torch.autograd.Function):
+    """A call that `torch.func` transforms."""
+
+    @staticmethod
+    def forward(call: TransformedCall | GradientCall, *tensors: Tensor) -> tuple[Tensor, ...]:
+        return call(tensors)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.call, *tensors = inputs
+        if isinstance(ctx.call, TransformedCall):  # gradients have no second derivative
+            ctx.save_for_backward(*tensors)
+        ctx.mark_non_differentiable(*(each for each in output if not each.is_floating_point()))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        tensors = ctx.saved_tensors
+        found = Transformed.apply(ctx.call.gradient(len(tensors)), *tensors, *grads)
+        pairs = zip(tensors, found, strict=True)
+        return (None, *(grad if tensor.is_floating_point() else None for tensor, grad in pairs))
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        ctx.call.gradient(0)  # has words of its own for gradients
+        refuse_tangents()
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], call: TransformedCall | GradientCall, *tensors: Tensor) -> Any:
+        places = in_dims[1:]
+        moved = [each if at is None else each.movedim(at, 0) for each, at in zip(tensors, places, strict=True)]
+        wider, moved, found = call.widened([at is not None for at in places], moved, info.batch_size)
+        return Transformed.apply(wider, *moved), found

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, fx
 
 from weft.base.cached import cached_property
-from weft.cascades.frame import CascadeFrame
+from weft.cascades.between import as_function
 from weft.cascades.lowering import number_of
 from weft.cascades.program import CascadeProgram, CascadeTarget
 from weft.cascades.step import PeakText, SumText
@@ -25,8 +25,8 @@ aten = torch.ops.aten
 class ElementFunctions:
     """Functions of the stage of a program: of S, `inputs`, peaks and exponentials over those."""
 
-    def __init__(self, program: CascadeProgram, frame: CascadeFrame) -> None:
-        self.between, self.frame, self.factor_node = program.between, frame, program.factor
+    def __init__(self, program: CascadeProgram) -> None:
+        self.between, self.frame, self.factor_node = program.between, program.frame, program.factor
         (self.stage,) = program.stages
         self.inputs = (*self.between.inputs[1:], *self.stage.known)
         self.sums = [target for target in self.stage.targets if target.kind != "product"]
@@ -101,7 +101,8 @@ class ElementFunctions:
         small = filter(self.is_small, self.inputs)
         given = (*small, *self.stage.peaks, *(target.gives for target in self.sums))
         if node is None:
-            return _one(given)
+            types = {f"x{at}": each.meta["dtype"] for at, each in enumerate(given)}
+            return recorded(lambda values: [torch.scalar_tensor(1.0, dtype=torch.float32)], types, "between")
         behind = self.between.ancestors([node], frozenset(given))
         if any((is_reduction(each) or each.op == "placeholder") and each not in given for each in behind):
             return None
@@ -121,10 +122,6 @@ class ElementFunctions:
         if node is None or len(self.stage.peaks) != 1 or not self.peaks[0].weighs:
             return False
         return all(each.scale is self.stage.peaks[0] for each in self.stage.targets) and _is_positive(node)
-
-    def small(self) -> list[int]:
-        """The numbers of inputs that lack columns."""
-        return [at for at, each in enumerate(self.inputs) if self.is_small(each)]
 
     def is_small(self, node: fx.Node) -> bool:
         """Whether a value lacks columns."""
@@ -147,17 +144,6 @@ class ElementFunctions:
         return free and number_of(node.args[2]) == -torch.inf and self._is_plain(node.args[1])
 
 
-def _one(given: Sequence[fx.Node]) -> RecordedFunction:
-    """A function of values that is 1."""
-    graph = fx.Graph()
-    for at, node in enumerate(given):
-        graph.placeholder(f"x{at}").meta.update(dtype=node.meta["dtype"], scalar=False)
-    one = graph.call_function(aten.scalar_tensor.default, (1.0,), {"dtype": torch.float32})
-    one.meta.update(dtype=torch.float32, scalar=True)
-    graph.output(one)
-    return RecordedFunction(graph, [node.name for node in graph.nodes if node.op == "placeholder"])
-
-
 def _over_weights(graph: fx.Graph, first: int, weighs: Sequence[bool]) -> RecordedFunction:
     """A function with exponentials over peaks for parameters, behind peaks, which begin at parameter `first`."""
     given = [node for node in graph.nodes if node.op == "placeholder"]
@@ -174,8 +160,7 @@ def _over_weights(graph: fx.Graph, first: int, weighs: Sequence[bool]) -> Record
         elif node.op == "call_function":
             weight = weights.get(_peak_below(node))
             made[node] = new.node_copy(node, made.__getitem__) if weight is None else weight
-    new.eliminate_dead_code()
-    return _shortened(RecordedFunction(new, [node.name for node in new.nodes if node.op == "placeholder"]))
+    return _shortened(as_function(new))
 
 
 def _shortened(function: RecordedFunction) -> RecordedFunction:
@@ -202,8 +187,7 @@ def _shortened(function: RecordedFunction) -> RecordedFunction:
         found.meta.update(node.meta)
         node.replace_all_uses_with(found)
         graph.erase_node(node)
-    graph.eliminate_dead_code()
-    return RecordedFunction(graph, function.inputs)
+    return as_function(graph)
 
 
 def _times(value: Any, factor: float) -> tuple[Any, float]:

@@ -14,14 +14,17 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 
 from weft.algebra import Algebra, max_plus, min_plus
 from weft.api.contract import contract
 from weft.base.arrays import grad_mode
 from weft.base.cached import cached_property
+from weft.cascades.between import Between
+from weft.cascades.described import Described
 from weft.errors import UnsupportedError
 from weft.library.products import widens
 from weft.machine.ceilings import float32_products
@@ -55,6 +58,10 @@ class ProductRoles:
         return (*self.batch, *self.m, *self.n)
 
 
+#: Where there is no second contraction.
+NO_PRODUCT = ProductRoles((), (), (), ())
+
+
 def roles_of(x: Labels, y: Labels, result: Labels) -> ProductRoles:
     """Roles of the labels of two operands; a label of the result that neither has is one of m, with extent 1."""
     batch = tuple(label for label in result if label in x and label in y)
@@ -65,13 +72,20 @@ def roles_of(x: Labels, y: Labels, result: Labels) -> ProductRoles:
 
 def turned(value: Tensor, own: Labels, wanted: Labels) -> Tensor:
     """A value along other labels: without those of extent 1 that they lack, with extent 1 for those that it lacks."""
-    value = value.squeeze([at for at, label in enumerate(own) if label not in wanted])
-    kept = [label for label in own if label in wanted]
-    value = value.permute([kept.index(label) for label in wanted if label in kept])
-    for at, label in enumerate(wanted):
-        if label not in kept:
-            value = value.unsqueeze(at)
+    lone, order, missing = _turning(own, wanted)
+    value = value.squeeze(lone).permute(order)
+    for at in missing:
+        value = value.unsqueeze(at)
     return value
+
+
+@lru_cache(maxsize=1024)
+def _turning(own: Labels, wanted: Labels) -> tuple[list[int], list[int], list[int]]:
+    """Dimensions that are dropped, the order of the others, and those that are new."""
+    kept = [label for label in own if label in wanted]
+    lone = [at for at, label in enumerate(own) if label not in wanted]
+    order = [kept.index(label) for label in wanted if label in kept]
+    return lone, order, [at for at, label in enumerate(wanted) if label not in kept]
 
 
 def as_it_lies(tensor: Tensor, groups: Sequence[int]) -> Tensor:
@@ -221,14 +235,20 @@ class CascadeFrame:
     """
 
     first: ProductRoles
-    second: ProductRoles | None
+    second: ProductRoles
     extents: Mapping[Label, int]
     alpha: float
     products: BlockProducts
     device: torch.device
-    swapped: bool  # the first contraction multiplies B with A
+    places: tuple[int, int, int]  # of the caller's tensors: the first contraction may multiply B with A
     stored: torch.dtype  # of results that have all modes of S, where they are floating
-    algebra: SecondAlgebra | None = None  # of the second contraction, where it is no sum of products
+    algebra: SecondAlgebra | None  # of the second contraction, where it is no sum of products
+    indices: Mapping[str, Label]  # the labels of coordinates by name
+
+    @property
+    def meets(self) -> bool:
+        """Whether there is a second contraction."""
+        return self.second is not NO_PRODUCT
 
     @cached_property
     def order(self) -> Labels:
@@ -237,18 +257,17 @@ class CascadeFrame:
     @cached_property
     def lone(self) -> tuple[int, ...]:
         """The dimensions of S that are summed before it meets C."""
-        second = self.second
-        return () if second is None else tuple(at for at, label in enumerate(self.order) if label not in second.x)
+        return tuple(at for at, label in enumerate(self.order) if self.meets and label not in self.second.x)
 
     @cached_property
     def columns(self) -> frozenset[Label]:
         """Labels of S that D lacks."""
-        second = self.second
-        return frozenset() if second is None else frozenset(self.order) - set(second.result)
+        return frozenset(self.order) - set(self.second.result) if self.meets else frozenset()
 
-    def stored_as(self, dtype: torch.dtype) -> torch.dtype:
-        """The type in which a value for each element of S is stored."""
-        return self.stored if dtype == self.products.accumulate else dtype
+    def stored_type(self, node: fx.Node, between: Between) -> torch.dtype:
+        """The type in which a value is stored."""
+        dtype: torch.dtype = node.meta["dtype"]
+        return self.stored if node in between.elementwise and dtype == self.products.accumulate else dtype
 
     def dims(self, labels: Sequence[Label]) -> tuple[int, ...]:
         """The dimensions of labels of S."""
@@ -277,29 +296,16 @@ class CascadeFrame:
         pairs = zip(self.order, value.shape, strict=True)
         return value.expand([box[label][1] if label in labels else extent for label, extent in pairs])
 
-    def of_c(self, c: Tensor, box: Box) -> Tensor:
-        """The block of C that a block of S meets."""
-        assert self.second is not None
-        return narrowed(c, self.second.y, box)
-
-    def of_d(self, d: Tensor, box: Box) -> Tensor:
-        """The block of D that a block of S adds to."""
-        assert self.second is not None
-        return narrowed(d, self.second.result, box)
-
     def on_d(self, value: Tensor) -> Tensor:
         """A value along S, of modes that D has, along D."""
-        assert self.second is not None
         return turned(value, self.order, self.second.result) if value.dim() else value
 
     def along_s(self, value: Tensor) -> Tensor:
         """A value along D, of modes that S has, along S."""
-        assert self.second is not None
         return turned(value, self.second.result, self.order)
 
     def met(self, value: Tensor, box: Box) -> Tensor:
         """A block of what meets C, by the roles of the second contraction."""
-        assert self.second is not None
         value = value.expand(self.box_shape(box))
         if self.lone:
             value = value.sum(self.lone, keepdim=True)
@@ -307,7 +313,6 @@ class CascadeFrame:
 
     def unmet(self, grad: Tensor, box: Box) -> Tensor:
         """The gradient of a block of what meets C, along S again."""
-        assert self.second is not None
         return turned(grad, self.second.x, self.order).expand(self.box_shape(box))
 
 
@@ -329,20 +334,22 @@ def flipped(tensor: Tensor, batch: int, rows: int) -> Tensor:
 
 
 def frame_of(
-    a: Labels, b: Labels, s: Labels, c: Labels | None, d: Labels | None, reduced: frozenset[Label],
-    extents: Mapping[Label, int], alpha: float, products: BlockProducts, device: torch.device,
-    stored: torch.dtype, algebra: SecondAlgebra | None = None,
+    said: Described, reduced: frozenset[Label], alpha: float, products: BlockProducts, stored: torch.dtype,
+    algebra: SecondAlgebra | None,
 ) -> CascadeFrame:  # fmt: skip
     """The frame of labels that do not broadcast: the operand with more of what is summed gives S its columns."""
+    s, d, places = said.notation.s, said.notation.d, (0, 1, 2)
+    a, b, *c = (said.own(term, shape) for term, shape in zip(said.notation.terms, said.shapes, strict=True))
     summed = reduced if d is None else reduced | (set(s) - set(d))
     first = roles_of(a, b, s)
-    swapped = sum(label in summed for label in first.m) > sum(label in summed for label in first.n)
-    if swapped:
-        first = roles_of(b, a, s)
+    if sum(label in summed for label in first.m) > sum(label in summed for label in first.n):
+        first, places = roles_of(b, a, s), (1, 0, 2)
     first = ProductRoles(first.batch, _last(first.m, summed), _last(first.n, summed), first.k)
-    second = None if c is None or d is None else _in_order(roles_of(first.result, c, d), first.result)
-    found = CascadeFrame(first, second, extents, alpha, products, device, swapped, stored, algebra)
-    if algebra is not None and (found.lone or set(c or ()) - {*s, *(d or ())}):
+    second = NO_PRODUCT if d is None else _in_order(roles_of(first.result, c[0], d), first.result)
+    found = CascadeFrame(
+        first, second, said.extents, alpha, products, said.device, places, stored, algebra, said.indices
+    )
+    if algebra is not None and (found.lone or {*c[0]} - {*s, *(d or ())}):
         raise UnsupportedError(
             f"the second contraction in the algebra {algebra.name} sums modes of S and C together: one that either has "
             "alone is reduced before"

@@ -1,7 +1,7 @@
 """The texts of warp-specialised kernels for Hopper, in Gluon: sums over S of float32, whose products are of terms.
 
 C is one column, or there is none. A value of A or B is the sum of two or three terms in 16 bits; products of small
-terms come first, so that sums are small where they are cut off (`weft.cascades.terms` says which there are).
+terms come first, so that sums are small where they are cut off (`weft.cascades.arguments` says which there are).
 
     role          warps    does
     producer      1        loads the terms of the tile of A, then those of B for each tile of columns, by TMA
@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from weft.cascades import step
 from weft.cascades.backward_kernel import BackwardForm, pulled, weighed
-from weft.cascades.hopper import GROUPS, ROLES, ROWS, STRETCHES, assembled
+from weft.cascades.hopper import GROUPS, ROWS, STRETCHES, assembled, roles
 from weft.cascades.kernel import PLACE, KernelForm, along, mask
 from weft.cascades.step import Words
 
@@ -69,7 +69,7 @@ KERNEL = f"""\
     q_full = barriers(1, 1)
     b_full = barriers(STAGES, 1)
     b_empty = barriers(STAGES, {GROUPS})
-{ROLES}"""
+{roles(("producer", ""))}"""
 
 
 def hopper_sums_text(form: KernelForm) -> str:

@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 
 from weft.cascades import step
 from weft.cascades.step import TRITON, StepForm, Words
-from weft.cascades.terms import products
 
 
 class KernelForm(NamedTuple):
@@ -94,6 +93,13 @@ def names() -> dict[str, Any]:
     return {"settled": settled}
 
 
+def gluon_names() -> dict[str, Any]:
+    """The names in the text of a kernel in Gluon."""
+    from weft.cascades.hopper_functions import NAMES
+
+    return NAMES
+
+
 def indented(lines: Sequence[str], depth: int = 1) -> list[str]:
     return ["    " * depth + line for line in lines]
 
@@ -142,11 +148,10 @@ def _rows_of_a(form: KernelForm) -> list[str]:
     if form.few:
         row = "a + m.to(tl.int64) * sa_m"
         return [f"q{at} = tl.load({row} + {at} * sa_k, mask=m_in, other=0.0).to(SUMS)" for at in range(form.few)]
-    there = mask(("m_in[:, None]", False), ("(k[None, :] < K)", form.whole[1]))
-    row = "m.to(tl.int64)[:, None] * sa_m + k[None, :] * sa_k"
     if form.terms:
-        return [f"q{at} = tl.load(a + tl.cast(M, tl.int64) * {at} * sa_m + {row}{there})" for at in range(form.terms)]
-    return [f"q = tl.load(a + {row}{there})"]
+        first = [f"a + tl.cast(M, tl.int64) * {at} * sa_m" for at in range(form.terms)]
+        return [f"q{at} = {matrix('a', 'm', 'k', False, form.whole, each)}" for at, each in enumerate(first)]
+    return [f"q = {matrix('a', 'm', 'k', False, form.whole)}"]
 
 
 def _tile(form: KernelForm, inside: bool) -> list[str]:
@@ -158,10 +163,22 @@ def _tile(form: KernelForm, inside: bool) -> list[str]:
     return lines
 
 
+def products(terms: int) -> list[tuple[int, int]]:
+    """The terms of A and B that are multiplied, small ones first."""
+    return [(order - at, at) for order in reversed(range(terms)) for at in range(order + 1)]
+
+
 def mask(*conditions: tuple[str, bool]) -> str:
     """A mask of the conditions that are not known to hold, as further arguments of a load."""
     found = [text for text, holds in conditions if not holds]
     return f", mask={' & '.join(found)}, other=0.0" if found else ""
+
+
+def matrix(pointer: str, rows: str, columns: str, inside: bool, whole: Sequence[bool], first: str = "") -> str:
+    """A tile of A, B or C by its axes; `inside`: all of its rows are there; `first`: where the matrix begins."""
+    edge = (f"({columns}[None, :] < {columns.upper()})", whole["nke".index(columns)])
+    place = f"{rows}.to(tl.int64)[:, None] * s{pointer}_{rows} + {columns}[None, :] * s{pointer}_{columns}"
+    return f"tl.load({first or pointer} + {place}{mask((f'{rows}_in[:, None]', inside), edge)})"
 
 
 def _scores(form: KernelForm, inside: bool) -> list[str]:
@@ -180,8 +197,8 @@ def _scores(form: KernelForm, inside: bool) -> list[str]:
         ]
     right = "b + n.to(tl.int64)[None, :] * sb_n"
     dot = "tl.dot(q.to(PRODUCT), right.to(PRODUCT), {}input_precision=PRECISION, out_dtype=SUMS)"
+    there = mask(("n_in[None, :]", inside), (f"({'k0 + ' * form.staged}k[:, None] < K)", form.whole[1]))
     if form.terms:
-        there = mask(("n_in[None, :]", inside), ("(k[:, None] < K)", form.whole[1]))
         lines = [
             f"right{at} = tl.load({right} + tl.cast(N, tl.int64) * {at} * sb_n + k[:, None] * sb_k{there})"
             for at in range(form.terms)
@@ -189,10 +206,8 @@ def _scores(form: KernelForm, inside: bool) -> list[str]:
         lines.append("t = tl.zeros([BM, BN], SUMS)")
         return lines + [f"t = tl.dot(q{of_a}, right{of_b}, t)" for of_a, of_b in products(form.terms)]
     if not form.staged:
-        there = mask(("n_in[None, :]", inside), ("(k[:, None] < K)", form.whole[1]))
         return [f"right = tl.load({right} + k[:, None] * sb_k{there})", f"t = {dot.format('')}"]
     left = mask(("m_in[:, None]", False), ("(k0 + k[None, :] < K)", form.whole[1]))
-    there = mask(("n_in[None, :]", inside), ("(k0 + k[:, None] < K)", form.whole[1]))
     return [
         "t = tl.zeros([BM, BN], SUMS)",
         f"columns = {right}",
@@ -213,10 +228,9 @@ def _multiply(form: KernelForm, inside: bool) -> list[str]:
             f"third = tl.load(c + n.to(tl.int64) * sc_n{mask(('n_in', inside))}).to(SUMS)",
             f"acc = {scaled} + {total}",
         ]
-    there = mask(("n_in[:, None]", inside), ("(e[None, :] < E)", form.whole[2]))
     dot = f"tl.dot({weight}.to(PRODUCT), third.to(PRODUCT), {scaled}, input_precision=PRECISION, out_dtype=SUMS)"
     return [
-        f"third = tl.load(c + n.to(tl.int64)[:, None] * sc_n + e[None, :] * sc_e{there})",
+        f"third = {matrix('c', 'n', 'e', inside, form.whole)}",
         f"acc = settled({dot})",
     ]
 

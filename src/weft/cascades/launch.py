@@ -7,47 +7,39 @@ rows enough for a tile, the others join the batch: B and C lack those.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor
 
 from weft.base.cached import cached_property
 from weft.base.kept import keep_if_captured
-from weft.cascades.arguments import BYTES, Call, KernelArguments, Launches, Outer, flat, tensor_map, term_map
-from weft.cascades.evaluate import run_whole
-from weft.cascades.frame import CascadeFrame
-from weft.cascades.hopper import ROWS, hopper_text, namespace
+from weft.cascades.arguments import BYTES, Call, KernelArguments, Launches, Lying, held, tensor_map, term_map, terms_of
+from weft.cascades.hopper import ROWS, hopper_text
 from weft.cascades.hopper_sums import hopper_sums_text
-from weft.cascades.kernel import KernelForm, join_text, kernel_text, names
+from weft.cascades.kernel import KernelForm, gluon_names, join_text, kernel_text, names
 from weft.cascades.masks import Stretches
+from weft.cascades.operations import run_whole
 from weft.cascades.program import FINISHED, PRODUCT, CascadeProgram, Tensors, Values
 from weft.cascades.serving import FEW, CascadeTile
-from weft.cascades.step import StepForm
-from weft.cascades.terms import held, terms_of
 from weft.fn.triton.device_code import jit_function
 from weft.gpu.common.constraints import power_of_two
-from weft.spec import Label
 
 
 class CascadeLaunch:
     """The kernel for a program: call it with arranged tensors."""
 
-    def __init__(
-        self, program: CascadeProgram, frame: CascadeFrame, known: Mapping[fx.Node, Label], tile: CascadeTile,
-        exact: CascadeTile | None = None,
-    ) -> None:  # fmt: skip
+    def __init__(self, program: CascadeProgram, tile: CascadeTile, exact: CascadeTile | None = None) -> None:
         """`exact`: the tile for operands that terms do not hold."""
-        self.program, self.frame, self.tile = program, frame, tile
-        self._exact = None if exact is None else CascadeLaunch(program, frame, known, exact)
-        self.arguments = KernelArguments(program, frame, known)
+        self.program, self.frame, self.tile = program, program.frame, tile
+        self._exact = None if exact is None else CascadeLaunch(program, exact)
+        self.arguments = KernelArguments(program)
         self.functions = self.arguments.functions
         self.stage = self.functions.stage
         sides = self.arguments.sides
-        self.stretches = Stretches(program, frame, known, (sides.m, sides.n), (tile.m, tile.n))
-        #: The kernel, the form of its step, and the kernel that joins its states; of a D that is finished or not.
-        self._made: dict[bool, tuple[Call, StepForm, Call | None]] = {}
+        self.stretches = Stretches(program, (sides.m, sides.n), (tile.m, tile.n))
+        #: The kernel, and the one that joins its states; of a D that is finished or not.
+        self._made: dict[bool, tuple[Call, Call | None]] = {}
 
     def ready(self, tensor: Tensor, at: int) -> Tensor:
         """An arranged A, B or C as the kernel reads it."""
@@ -72,16 +64,15 @@ class CascadeLaunch:
             return self._exact(tensors, given, raw)
         frame, values = self.frame, dict(given)
         between = self.program.between
-        run_whole(self.program.prelude, between, frame, values)
+        run_whole(self.program.prelude, self.program, values)
         d, *states = self.launches(tensors, values, raw).run()
         results = (*self.stage.peaks, *(target.gives for target in self.functions.sums))
         for node, state in zip(results, states, strict=True):
             values[node] = state.reshape(frame.shape(between.modes[node]))
         if self.functions.meets:
-            assert frame.second is not None
             shape = [frame.extents[label] for label in frame.second.result]
             values[FINISHED if self._finishes(raw) else PRODUCT] = d.reshape(shape)
-        run_whole(self.stage.tail, between, frame, values)
+        run_whole(self.stage.tail, self.program, values)
         return values
 
     def launches(self, tensors: Tensors, values: Values, raw: bool) -> Launches:
@@ -93,13 +84,13 @@ class CascadeLaunch:
         found = shared = self._room(a, (), self.frame.stored if finished else sums)
         if tile.splits > 1:
             shared = self._room(a, (tile.splits,), sums)
-        outer, steps = arguments.outer(tensors), arguments.steps(a, b, c)
+        lying = arguments.lying(a, b, c)
         if finished not in self._made:
-            self._made[finished] = self._compiled(self._form(values, finished, outer))
-        kernel, step, join = self._made[finished]
+            self._made[finished] = self._compiled(self._form(values, finished, lying))
+        kernel, join = self._made[finished]
         keep_if_captured(a.device, self._table)
-        operands, numbers = self._operands(a, b, a if c is None else c, outer, steps)
-        beside, places = arguments.operands(values), arguments.places(values, step)
+        operands, numbers = self._operands(a, b, a if c is None else c, lying)
+        beside, places = arguments.operands(values), arguments.places(values)
         rows = batch * -(-m // tile.m)
         grid = (rows,) if tile.hopper else (rows, tile.splits, -(-e // tile.e))
         given = (*operands, shared[0], *beside, *shared[1:], self._table, *numbers, *places)
@@ -121,11 +112,9 @@ class CascadeLaunch:
         """Whether kernels multiply D with its factor and round it."""
         return not raw and self.functions.factor is not None
 
-    def _operands(
-        self, a: Tensor, b: Tensor, c: Tensor, outer: Sequence[Outer], steps: tuple[int, ...]
-    ) -> tuple[tuple[Any, ...], list[Any]]:
+    def _operands(self, a: Tensor, b: Tensor, c: Tensor, lying: Lying) -> tuple[tuple[Any, ...], list[Any]]:
         """A, B and C as the kernel takes them, and the numbers that say how they lie."""
-        tile, operands, alpha = self.tile, (a, b, c), float(self.frame.alpha)
+        tile, operands, alpha, steps = self.tile, (a, b, c), float(self.frame.alpha), lying.steps
         batch, m, n, k, e = self.arguments.sizes
         if tile.terms:
             (left, factor), (right, other) = terms_of(a, m, tile.terms), terms_of(b, n, tile.terms)
@@ -139,12 +128,12 @@ class CascadeLaunch:
         if tile.hopper:
             sides = ((m, k), (n, k), (n, e))
             tiles = ((ROWS, tile.k), (tile.n, tile.k), (tile.n, tile.e))
-            inner = zip(operands, outer, sides, steps[::2], tiles, strict=True)
-            return tuple(tensor_map(*each, laid=True) for each in inner), [*numbers, e, *flat(outer, 2)]
-        if self._maps(outer):
+            inner = zip(operands, lying.outer, sides, steps[::2], tiles, strict=True)
+            return tuple(tensor_map(*each, laid=True) for each in inner), [*numbers, e, *lying.along_batch(2)]
+        if self._maps(lying):
             of_a = tensor_map(a, [], (m, k), steps[0], (tile.m, tile.k), laid=False)
             operands = (of_a, tensor_map(b, [], (n, k), steps[2], (tile.n, tile.k), laid=False), c)
-        return operands, [*numbers, k, e, *steps, *flat(outer)]
+        return operands, [*numbers, k, e, *steps, *lying.along_batch()]
 
     @cached_property
     def _table(self) -> Tensor:
@@ -152,12 +141,12 @@ class CascadeLaunch:
 
     # -- what the kernel is told ------------------------------------------------------------------------------------
 
-    def _compiled(self, form: KernelForm) -> tuple[Call, StepForm, Call | None]:
+    def _compiled(self, form: KernelForm) -> tuple[Call, Call | None]:
         """The kernel of a form; where columns are shared it leaves the factor of D to the one that joins."""
         tile, functions, settled = self.tile, self.functions, self.stretches.conditions
         own = form._replace(fused=form.fused and tile.splits == 1)
         text = kernel_text if not tile.hopper else hopper_sums_text if tile.terms else hopper_text
-        kernel = jit_function(text(own), namespace if tile.hopper else names)
+        kernel = jit_function(text(own), gluon_names if tile.hopper else names)
         factor = functions.factor if form.fused else None
         written = {
             "FIRST": functions.first(), "FIRST_SETTLED": functions.first(settled), "REST": functions.rest(),
@@ -170,26 +159,25 @@ class CascadeLaunch:
         if not tile.hopper:
             found["BM"] = tile.m
         if tile.splits == 1:
-            return Call(kernel, (), (), found), form.step, None
+            return Call(kernel, (), (), found), None
         join = {"SHARES": power_of_two(tile.splits), "BE": min(tile.e, 128), "SUMS": found["SUMS"], "num_warps": 4}
         join["FACTOR"] = None if factor is None else factor.jit
-        return Call(kernel, (), (), found), form.step, Call(jit_function(join_text(form)), (), (), join)
+        return Call(kernel, (), (), found), Call(jit_function(join_text(form)), (), (), join)
 
-    def _form(self, values: Values, finished: bool, outer: Sequence[Outer]) -> KernelForm:
+    def _form(self, values: Values, finished: bool, lying: Lying) -> KernelForm:
         frame, tile = self.frame, self.tile
         _, _, _, k, e = self.arguments.sizes
         few = k if k <= FEW and frame.products.product.itemsize >= 4 else 0
-        of_a, of_b, of_c = map(len, outer)
         step = self.arguments.form(values)
         return KernelForm(
             step._replace(scaled=(step.scaled or tile.terms > 0) and not (tile.terms and tile.hopper)),
             self.functions.product, finished,
-            self.stretches.present, (of_a, of_b, of_c),
+            self.stretches.present, lying.labels,
             (True, k % tile.k == 0, e % tile.e == 0), few, e == 1, tile.splits > 1, k > tile.k and not few,
-            self._maps(outer), tile.terms,
+            self._maps(lying), tile.terms,
         )  # fmt: skip
 
-    def _maps(self, outer: Sequence[Outer]) -> bool:
+    def _maps(self, lying: Lying) -> bool:
         """Whether stages of A and B come by tensor maps: of 16-bit types, where they are matrices that lie along k."""
         tile, item = self.tile, self.frame.products.product.itemsize
-        return tile.maps and not tile.hopper and item == 2 and not outer[0] and not outer[1]
+        return tile.maps and not tile.hopper and item == 2 and not lying.outer[0] and not lying.outer[1]

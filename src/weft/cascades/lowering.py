@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +28,8 @@ import torch
 from torch import fx
 
 from weft.cascades.between import Between
+from weft.cascades.frame import CascadeFrame
+from weft.fn.graphs import name_of, output_of
 from weft.fn.reductions import REDUCE, is_reduction
 from weft.spec import Label
 
@@ -84,25 +86,33 @@ class Rewriting:
         """Results of an old graph, in new nodes."""
         return fx.map_arg(nodes, self.new.__getitem__)
 
+    def through(self, rewritten: Callable[[fx.Node], fx.Node | None]) -> Any:
+        """The results of the old graph in the new one, where some operations are `rewritten`."""
+        for node in (*self.between.inputs, *self.between.calls):
+            found = rewritten(node)
+            if found is None:
+                self.copy(node)
+            else:
+                self.new[node] = found
+        return self.rename(output_of(self.between.graph))
+
 
 def lowered(between: Between, extents: Mapping[Label, int], whole: frozenset[Label] = frozenset()) -> Between:
     """A function without softmax, logsumexp and mean, but for those over labels of `whole` alone."""
     made = Rewriting(between)
-    for node in between.graph.nodes:
-        if node.op == "output":
-            return made.finished(made.rename(node.args[0]))
-        kind = node.args[1] if is_reduction(node) else None
-        if kind is not None and whole and between.large(node) and set(between.reduced(node)) <= whole:
-            made.copy(node)
-        elif kind in ("softmax", "logsumexp"):
-            made.new[node] = _exponentials(made, node, str(kind))
-        elif kind == "mean":
-            count = math.prod(extents[label] for label in between.reduced(node))
-            total = made.call(REDUCE, made.new[node.args[0]], "sum", node.args[2], like=node)
-            made.new[node] = made.call(aten.div.Tensor, total, float(count) if count else math.nan, like=node)
-        else:
-            made.copy(node)
-    raise AssertionError("a graph has an output")
+
+    def rewritten(node: fx.Node) -> fx.Node | None:
+        if not is_reduction(node) or (whole and between.large(node) and set(between.reduced(node)) <= whole):
+            return None
+        if node.args[1] in ("softmax", "logsumexp"):
+            return _exponentials(made, node, str(node.args[1]))
+        if node.args[1] != "mean":
+            return None
+        count = math.prod(extents[label] for label in between.reduced(node))
+        total = made.call(REDUCE, made.new[node.args[0]], "sum", node.args[2], like=node)  # type: ignore[index]
+        return made.call(aten.div.Tensor, total, float(count) if count else math.nan, like=node)
+
+    return made.finished(made.through(rewritten))
 
 
 def _exponentials(made: Rewriting, node: fx.Node, kind: str) -> fx.Node:
@@ -147,34 +157,28 @@ class _Factors:
     number: float = 1.0
 
 
-def running(
-    written: Between, meets: bool, columns: Collection[Label], extents: Mapping[Label, int]
-) -> tuple[Between, fx.Node | None]:
+def running(written: Between, frame: CascadeFrame) -> tuple[Between, fx.Node | None]:
     """A function in running form, whose result that meets C is of elements alone, and the factor behind their sum.
 
-    `columns` are the labels that the second contraction sums. Raises `NotRunning`.
+    Raises `NotRunning`.
     """
-    between = lowered(written, extents)
-    product = between.outputs[0] if meets else None
-    free = _free(between)
-    made = Rewriting(between)
-    factor = None
-    for node in between.graph.nodes:
-        if node.op == "output":
-            results = made.rename(node.args[0])
-            if product is not None and product not in free:
-                met, factor = _run(made, product, free, sorted(map(str, columns)))
-                results = (met, *results[1:]) if isinstance(results, tuple) else met
-            return _finished(made, results, factor)
-        if between.large(node) and node.args[0] not in free:
-            if node.args[1] != "sum":
-                raise NotRunning(f"weft.{node.args[1]} of a value that was reduced before")
-            total, before = _run(made, node.args[0], free, list(node.args[2]))
-            summed = made.call(REDUCE, total, "sum", node.args[2], like=node)
-            made.new[node] = _times(made, summed, before, node)
-        else:
-            made.copy(node)
-    raise AssertionError("a graph has an output")
+    between = lowered(written, frame.extents)
+    product = between.outputs[0] if frame.meets else None
+    free, made = _free(between), Rewriting(between)
+
+    def rewritten(node: fx.Node) -> fx.Node | None:
+        if not between.large(node) or node.args[0] in free:
+            return None
+        if node.args[1] != "sum":
+            raise NotRunning(f"weft.{node.args[1]} of a value that was reduced before")
+        total, before = _run(made, node.args[0], free, list(node.args[2]))  # type: ignore[arg-type]
+        return _times(made, made.call(REDUCE, total, "sum", node.args[2], like=node), before, node)
+
+    results, factor = made.through(rewritten), None
+    if product is not None and product not in free:
+        met, factor = _run(made, product, free, sorted(map(str, frame.columns)))
+        results = (met, *results[1:]) if isinstance(results, tuple) else met
+    return _finished(made, results, factor)
 
 
 def _finished(made: Rewriting, results: Any, factor: fx.Node | None) -> tuple[Between, fx.Node | None]:
@@ -252,15 +256,13 @@ def _split(between: Between, node: fx.Node, free: Collection[fx.Node], into: _Fa
         _split_exponent(between, node.args[0], free, into, power)  # type: ignore[arg-type]
     elif node in free or not large:
         into.factors.append((node, power))
-    elif name in ("mul", "div") and isinstance(node.args[1], fx.Node):
-        if isinstance(node.args[0], fx.Node):
-            _split(between, node.args[0], free, into, power)
-        else:
-            into.number *= float(node.args[0]) ** power  # type: ignore[arg-type]
-        _split(between, node.args[1], free, into, power if name == "mul" else -power)
-    elif name in ("mul", "div") and isinstance(node.args[1], (int, float)) and node.args[1] != 0:
-        into.number *= float(node.args[1]) ** (power if name == "mul" else -power)
-        _split(between, node.args[0], free, into, power)  # type: ignore[arg-type]
+    elif name in ("mul", "div") and node.args[1] != 0:
+        pairs = zip(node.args, (power, power if name == "mul" else -power), strict=True)
+        for value, own in sorted(pairs, key=lambda pair: isinstance(pair[0], fx.Node)):  # numbers first
+            if isinstance(value, fx.Node):
+                _split(between, value, free, into, own)
+            else:
+                into.number *= float(value) ** own  # type: ignore[arg-type]
     elif name == "neg":
         into.number = -into.number
         _split(between, node.args[0], free, into, power)  # type: ignore[arg-type]
@@ -291,9 +293,7 @@ def _reason(node: fx.Node) -> str:
 
 
 def _name(node: fx.Node) -> str:
-    if node.op != "call_function":
-        return node.op
-    return str(node.target._schema.name).partition("::")[2]  # type: ignore[union-attr]
+    return name_of(node) if node.op == "call_function" else node.op
 
 
 def _are_nodes(node: fx.Node) -> bool:

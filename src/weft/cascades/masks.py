@@ -72,18 +72,19 @@ def cuts_of(frame: CascadeFrame, blocks: Mapping[Label, int]) -> Cuts:
 
 
 def kept(
-    program: CascadeProgram, stage: Stage, frame: CascadeFrame, blocks: Mapping[Label, int], known: Known
+    program: CascadeProgram, stage: Stage, blocks: Mapping[Label, int], known: Known
 ) -> list[tuple[Box, frozenset[fx.Node]]]:
     """The boxes of a stage that add something, in order; the choices by `where` that are the first alternative in each.
 
     `known` has the label of each coordinate, and the values along S of operands that are looked at.
     """
+    frame = program.frame
     cuts = cuts_of(frame, blocks)
     shape = [len(each) for each in cuts.starts]
     if not known or not shape:
         return [(_box(frame, cuts, place), frozenset()) for place in np.ndindex(*shape)]
     values = _values(stage, frame, cuts, known)
-    settled, idle = _settled(stage, values, shape), _idle(program, stage, frame, values)
+    settled, idle = _settled(stage, values, shape), _idle(program, stage, values)
     busy = ~np.broadcast_to(np.asarray(False) if idle is None else idle, shape)
     return [(_box(frame, cuts, place), settled(place)) for place in map(tuple, np.argwhere(busy))]
 
@@ -122,15 +123,13 @@ def _box(frame: CascadeFrame, cuts: Cuts, place: Sequence[Any]) -> Box:
     }
 
 
-def _idle(
-    program: CascadeProgram, stage: Stage, frame: CascadeFrame, values: Mapping[fx.Node, Bounds | None]
-) -> Array | None:
+def _idle(program: CascadeProgram, stage: Stage, values: Mapping[fx.Node, Bounds | None]) -> Array | None:
     """Whether each block adds nothing; None where nothing is known."""
     found: Array | None = None
     within = [node for node in stage.nodes if is_reduction(node)]
     judged = [(str(node.args[1]), node.args[0]) for node in within]
     judged += [(target.kind, target.node) for target in stage.targets]
-    algebra = frame.algebra
+    algebra = program.frame.algebra
     idle = _IDLE if algebra is None else {**_IDLE, "product": algebra.idle}
     for kind, node in judged:
         small = isinstance(node, fx.Node) and node not in program.between.elementwise
@@ -147,9 +146,6 @@ def _idle(
     return found
 
 
-Table: TypeAlias = "np.ndarray[Any, Any]"
-
-
 class Stretches:
     """The columns of each tile of `m` rows, in tiles of `n`: `along` are the labels of rows and of columns.
 
@@ -157,11 +153,10 @@ class Stretches:
     """
 
     def __init__(
-        self, program: CascadeProgram, frame: CascadeFrame, known: Mapping[fx.Node, Label],
-        along: tuple[Sequence[Label], Sequence[Label]], tile: tuple[int, int], closed: bool = False,
+        self, program: CascadeProgram, along: tuple[Sequence[Label], Sequence[Label]], tile: tuple[int, int],
+        closed: bool = False,
     ) -> None:  # fmt: skip
-        self.program, self.frame, self.known, self.along, self.tile = program, frame, known, along, tile
-        self.closed = closed
+        self.program, self.frame, self.along, self.tile, self.closed = program, program.frame, along, tile, closed
 
     @cached_property
     def _cuts(self) -> dict[int, list[tuple[int, frozenset[fx.Node]]]] | None:
@@ -170,12 +165,12 @@ class Stretches:
         None where conditions are on other coordinates than those of one label of rows and one of columns.
         """
         rows, columns = self.along
-        if len(rows) != 1 or len(columns) != 1 or not set(self.known.values()) <= {*rows, *columns}:
+        if len(rows) != 1 or len(columns) != 1 or not set(self.program.known.values()) <= {*rows, *columns}:
             return None
         blocks = {label: self.frame.extents[label] for label in self.frame.order}
         blocks |= {rows[0]: self.tile[0], columns[0]: self.tile[1]}
         found: dict[int, list[tuple[int, frozenset[fx.Node]]]] = {}
-        for box, settled in kept(self.program, self.program.stages[0], self.frame, blocks, self.known):
+        for box, settled in kept(self.program, self.program.stages[0], blocks, self.program.known):
             found.setdefault(box[rows[0]][0] // self.tile[0], []).append((box[columns[0]][0], settled))
         return found
 
@@ -187,7 +182,7 @@ class Stretches:
         return frozenset().union(*(settled for each in self._cuts.values() for _, settled in each))
 
     @cached_property
-    def whole(self) -> Table:
+    def whole(self) -> Array:
         """(tiles, 4): where the columns of a tile begin, where conditions hold from and until, and where they end."""
         m, n = (size_of(self.frame, labels) for labels in self.along)
         step = self.tile[1]
@@ -229,7 +224,7 @@ class Stretches:
             found.append(np.clip(table, start, stop))
         return self._placed(np.stack(found))
 
-    def _placed(self, table: Table) -> Tensor:
+    def _placed(self, table: Array) -> Tensor:
         """A table where kernels read it."""
         host, device = torch.from_numpy(np.ascontiguousarray(table, np.int32)), self.frame.device
         return made_aside(lambda: host.to(device), device)
@@ -247,13 +242,13 @@ def _longest(starts: Sequence[int], step: int) -> tuple[int, int] | None:
     return best
 
 
-def _covered(table: Table, step: int, extent: int) -> Table:
+def _covered(table: Array, step: int, extent: int) -> Array:
     """(rows, columns): whether a tile of rows goes along a tile of columns."""
     columns = np.arange(-(-extent // step))
     return (columns >= table[:, :1] // step) & (columns < -(-table[:, 3:] // step))
 
 
-def _closed(table: Table, step: int, extent: int) -> Table:
+def _closed(table: Array, step: int, extent: int) -> Array:
     """Stretches made longer until the tiles of rows along each tile of columns are neighbours."""
     while True:
         there = _covered(table, step, extent)

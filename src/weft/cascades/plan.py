@@ -20,29 +20,28 @@ from weft.base.dispatch import as_operation, is_traced, outside_graphs
 from weft.base.forks import computing
 from weft.base.kept import keep_if_captured
 from weft.base.log import warn
-from weft.cascades.backward_launch import BackwardLaunch, differentiates
+from weft.cascades.backward_launch import BackwardLaunch
 from weft.cascades.between import Between, check_reductions, recorded, traced
 from weft.cascades.blocks import Blocks, most_elements
-from weft.cascades.described import Described, Results, explained
-from weft.cascades.differentiable import differentiated
+from weft.cascades.described import CascadeNotation, Described, Results, Terms, explained
+from weft.cascades.differentiable import VIEWS, differentiated, transformed
 from weft.cascades.frame import BlockProducts, CascadeFrame, SecondAlgebra, apart, as_it_lies, frame_of, size_of
 from weft.cascades.launch import CascadeLaunch
-from weft.cascades.notation import CascadeNotation
-from weft.cascades.program import CascadeProgram, Stage, Tensors, Values, program_of
-from weft.cascades.repeated import Again, Repeated, Written
+from weft.cascades.operations import WholeWriter
+from weft.cascades.program import Stage, Tensors, Values, program_of
+from weft.cascades.public import planned_of
+from weft.cascades.repeated import Repeated
 from weft.cascades.rows import StageRows
-from weft.cascades.serving import Loops, Takeover, is_hopper, kernel_takes_over, tiles_for
-from weft.cascades.transforms import transformed
-from weft.cascades.whole import WholeWriter
+from weft.cascades.serving import Loops, Takeover, differentiates, is_hopper, kernel_takes_over, tiles_for
 from weft.engine.calls import Calls
 from weft.errors import ArgumentError, DTypeError, UnsupportedError, call_context
 from weft.fn.fingerprint import fingerprint
 from weft.fn.trace import Watched
 from weft.gpu.common.driver import made_aside
+from weft.machine.exactness import shortened
 from weft.planner.options import Options
 from weft.planner.promotion import begins_with_library
 from weft.planner.registry import first_line
-from weft.planner.schedule import Target
 from weft.planner.target import target_of
 from weft.spec import Label
 from weft.spec.dtypes import dtype_name, resolve, result_type, storage_type
@@ -54,16 +53,14 @@ _KNOWN_CALLS = 64  # of a plan
 class CascadePlan:
     """A cascade for tensors of these shapes: call it with others, and ask `explain` what it does.
 
-    Made by `weft.plan_cascade`; `planned` makes one of other tensors.
+    Made by `weft.plan_cascade`; `like` makes one of other tensors.
     """
 
     _watched: Watched[Any] | None = None  # the function, which may compute something else while the plan is kept
     _traced: Any = None  # what it computed when the plan was made
 
-    def __init__(
-        self, said: Described, function: Any, options: Options, alpha: float, planned: Callable[..., CascadePlan]
-    ) -> None:
-        self.said, self.options, self.alpha, self.planned = said, options, alpha, planned
+    def __init__(self, said: Described, function: Any, options: Options, alpha: float) -> None:
+        self.said, self.options, self.alpha = said, options, alpha
         self._function, self._calls = function, Calls(_KNOWN_CALLS)
         self.notation, self.extents = said.notation, said.extents
         self.count = len(said.notation.terms)
@@ -86,21 +83,16 @@ class CascadePlan:
             raise ArgumentError("algebra is that of the second contraction, which the equation does not have")
         self.written = between
         self.frame = self._framed()
-        on_cpu = said.device.type == "cpu"
-        if on_cpu:
+        if said.device.type == "cpu":
             computing()
         limit = most_elements(said.device.type, types.accumulate, options.workspace_limit)
-        algebra = None if options.algebra is None else options.algebra.name
-        columns = self.frame.columns
-        self.program: CascadeProgram = program_of(between, self.meets, columns, said.extents, limit, on_cpu, algebra)
+        self.program = program_of(between, self.frame, limit)
         self.between = self.program.between
         #: Whether results come as a tuple.
         self.several = len(self.between.outputs) > 1 or (self.between.several and not self.meets)
-        places = self.between.inputs[1 + len(said.operands) :]
-        self._known = dict(zip(places, said.indices.values(), strict=True))  # the labels of coordinates
-        self.blocks = Blocks(self.program, self.frame, between, self._known, limit)
+        self.blocks = Blocks(self.program, between, limit)
         elements = size_of(self.frame, said.notation.s)
-        self.loops = Loops(self.blocks.in_rows, Target(said.device.type), elements, options.specialize)
+        self.loops = Loops(self.blocks.in_rows, elements, options.specialize)
 
     def _framed(self) -> CascadeFrame:
         """Labels by role."""
@@ -109,13 +101,10 @@ class CascadePlan:
         product = types.accumulate if kind == "cpu" and self.options.backend != "triton" else types.product
         precision = "ieee_bound" if types.split else types.precision
         products = BlockProducts(product, types.accumulate, kind, precision)
-        a, b, *c = (said.own(term, shape) for term, shape in zip(said.notation.terms, said.shapes, strict=True))
         reduced = frozenset(label for node in self.written.reductions for label in self.written.reduced(node))
-        return frame_of(
-            a, b, self.notation.s, c[0] if c else None, self.notation.d, reduced, said.extents, self.alpha, products,
-            said.device, self.result_type,
-            None if self.options.algebra is None else SecondAlgebra(self.options.algebra, types.accumulate),
-        )  # fmt: skip
+        asked = self.options.algebra
+        algebra = None if asked is None else SecondAlgebra(asked, types.accumulate)
+        return frame_of(said, reduced, self.alpha, products, self.result_type, algebra)
 
     @property
     def result_type(self) -> torch.dtype:
@@ -147,8 +136,8 @@ class CascadePlan:
         hopper = wanted and is_hopper(device)
         if not asked and (not hopper or self.options.specialize in ("never", "library")):
             return None
-        tiles = tiles_for(self.program, self.frame, asked, hopper)
-        return None if tiles is None else CascadeLaunch(self.program, self.frame, self._known, *tiles)
+        tiles = tiles_for(self.program, asked, hopper)
+        return None if tiles is None else CascadeLaunch(self.program, *tiles)
 
     def fall_back(self, error: Exception) -> None:
         """Go on by blocks where the kernel was not asked for by name; raises `error` where it was."""
@@ -160,26 +149,23 @@ class CascadePlan:
     @cached_property
     def backward(self) -> BackwardLaunch | None:
         """The launch of the kernels for gradients, where the forward pass has one."""
-        if self.kernel is None or not differentiates(self.program, self.frame):
+        if self.kernel is None or not differentiates(self.program):
             return None
         tile = self.kernel.tile
         terms = tile.hopper and tile.terms > 0
-        return BackwardLaunch(self.program, self.frame, self._known, tile.hopper and not terms, terms)
+        return BackwardLaunch(self.program, tile.hopper and not terms, terms)
 
-    def serving(self, differentiates: bool) -> Callable[[Stage], StageRows | None]:
-        """The loops that run stages in a call, which is counted here; None for a stage that torch's operations run.
+    def serving(self, differentiates: bool) -> Mapping[Stage, StageRows]:
+        """The loops that run stages in a call, which is counted here; torch's operations run the others.
 
         Gradients of extremes go to elements that equal them, so that torch makes both.
         """
-        serves = self.loops()
-
-        def of(stage: Stage) -> StageRows | None:
-            if not serves or (differentiates and any(each.kind in ("amax", "amin") for each in stage.targets)):
-                return None
-            found = self.loops.rows[stage]
-            return None if isinstance(found, str) else found
-
-        return of
+        every = self.loops.rows.items() if self.loops() else ()
+        return {
+            stage: rows
+            for stage, rows in every
+            if not (isinstance(rows, str) or (differentiates and stage.selects))
+        }
 
     # -- a call ----------------------------------------------------------------------------------------------------
 
@@ -193,16 +179,16 @@ class CascadePlan:
             found._traced = found._watched.now()
         return found
 
-    def like(self, notation: CascadeNotation, terms: Sequence[tuple[str, Any]], tensors: Sequence[Tensor]) -> Any:
+    def like(self, notation: CascadeNotation, terms: Terms, tensors: Sequence[Tensor]) -> CascadePlan:
         """The plan of this call with other labels: of A, B, C and operands, which have these terms."""
-        return self.planned(notation, terms, tensors, self.options, self._function, self.alpha)
+        return planned_of(notation, terms, tensors, self.options, self._function, self.alpha)
 
     @outside_graphs
     def __call__(self, *tensors: Any, operands: Mapping[str, Any] | None = None) -> Any:
         """The cascade of A, B and C, and of `operands` by name; shapes and types are those that it was planned for."""
         words, given = self._words(tensors, operands)
         known, place = (None, None) if words is None else self._calls.find(words, given)
-        if known is not None and (found := known.run(given)) is not None:
+        if known is not None and (found := known(given)) is not None:
             return found
         with call_context(lambda: f"CascadePlan({self.notation})"):
             if operands is not None and not isinstance(operands, Mapping):
@@ -216,16 +202,13 @@ class CascadePlan:
             plan = self._now(every)
             if is_traced(every):
                 return plan._packed(as_operation("planned cascade")(plan, every))
-            return plan.answer(read, named, self._calls, place, given)
+            return plan.answer(every, self._calls, place, given)
 
-    def answer(
-        self, tensors: Sequence[Tensor], operands: Mapping[str, Tensor], calls: Calls, place: Any, given: Sequence[Any]
-    ) -> Any:
-        """Results of tensors that are read, as the kind that was `given`; later calls that are alike are known."""
+    def answer(self, read: Sequence[Tensor], calls: Calls, place: Any, given: Sequence[Any]) -> Any:
+        """Results of A, B, C and operands as read, as the kind that was `given`; calls alike are known then."""
         if is_transforming():
-            return transformed(self, tensors, operands)
-        found, known = self.called(tensors, operands)
-        read = (*tensors, *[operands[name] for name in self.said.operands])
+            return transformed(self, read)
+        found, known = self._called(read)
         if all(one is other for one, other in zip(given, read, strict=False)):
             calls.keep(place, given, known)
         return returned(source_of(*given[: self.count]), None, found, False)
@@ -243,37 +226,42 @@ class CascadePlan:
         """The plan of what the function computes now."""
         if self._watched is None or self._watched.now() == self._traced:
             return self
-        terms = [(name, modes) for name, (modes, _, _) in self.said.operands.items()]
-        found: CascadePlan = self.like(self.notation, terms, given)
-        return found
+        return self.like(self.notation, self.said.terms, given)
 
-    def run(self, tensors: Sequence[Tensor], operands: Mapping[str, Tensor]) -> Tensor | tuple[Tensor, ...]:
-        """Results of tensors that are read."""
-        given = (*tensors, *[operands[name] for name in self.said.operands if name in operands])
+    def run(self, given: Sequence[Tensor]) -> Tensor | tuple[Tensor, ...]:
+        """Results of A, B, C and operands, which are read."""
         known, place = self._calls.find("run", given)
-        found = None if known is None else known.run(given)
+        found = None if known is None else known(given)
         if found is None:
-            found, known = self.called(tensors, operands)
+            found, known = self._called(given)
             self._calls.keep(place, given, known)
         return found
 
-    def called(self, tensors: Sequence[Tensor], operands: Mapping[str, Tensor]) -> tuple[Any, Any]:
-        """Results of tensors that are read, and what runs later calls on tensors that lie alike, or None.
+    def _called(self, given: Sequence[Tensor]) -> tuple[Any, Any]:
+        """Results of A, B, C and operands, and what runs later calls on tensors that lie alike, or None.
 
         Autocast casts none of what is between.
         """
-        self.said.check(tensors, operands)
-        given = (*tensors, *[operands[name] for name in self.said.operands])
+        self.said.check(given[: self.count], dict(zip(self.said.operands, given[self.count :], strict=False)))
         if self.few is not None and forward_ad._current_level < 0 and serves():
-            known = Written(self.few, self.coordinates, self.several)
-            return known.run(given), known
+            return self._at_once(given), self._at_once
         with without_autocast():
             return self._made(given)
 
-    def anew(self, given: Sequence[Tensor]) -> Any:
-        """Results of A, B, C and operands, whatever calls there were."""
+    def _anew(self, given: Sequence[Tensor]) -> Any:
+        """Results of tensors that need not be read again."""
         with without_autocast():
             return self._made(given)[0]
+
+    def _at_once(self, given: Sequence[Tensor]) -> Any:
+        """Results of few elements; None where torch may round the factors of products."""
+        if shortened():
+            return None
+        assert self.few is not None
+        if torch.is_grad_enabled():
+            return self._packed(self.few(*given, *self._coordinates))
+        with torch._C._ExcludeDispatchKeyGuard(VIEWS):  # results are no views: gradients could not go through later
+            return self._packed(self.few(*given, *self._coordinates))
 
     def _made(self, given: Sequence[Tensor]) -> tuple[Any, Any]:
         if self.options.backend == "reference":
@@ -282,7 +270,7 @@ class CascadePlan:
             grads = torch.is_grad_enabled() and any(each.requires_grad for each in given[: self.count])
             self.arriving(self._preparing(given, grads))
         found = self._packed(differentiated(self, given))
-        return found, Again(self) if self.said.device.type == "cpu" else Repeated.of(self, given)
+        return found, self._anew if self.said.device.type == "cpu" else Repeated.of(self, given)
 
     def _packed(self, found: Sequence[Tensor]) -> Tensor | tuple[Tensor, ...]:
         return tuple(found) if self.several else found[0]
@@ -301,10 +289,8 @@ class CascadePlan:
 
     def arranged(self, given: Sequence[Tensor], launch: CascadeLaunch | None) -> tuple[list[Tensor], list[Tensor]]:
         """A, B and C by the roles of their labels as products or the kernel read them, and operands along S."""
-        made = list(self._arranging(*given))
-        if self.frame.swapped:
-            made[0], made[1] = made[1], made[0]
-        return [self._as_read(made[at], at, launch) for at in range(self.count)], made[self.count :]
+        made = self._arranging(*given)
+        return [self._as_read(made[at], at, launch) for at in range(self.count)], list(made[self.count :])
 
     def apart(self, tensors: Sequence[Tensor], operands: Sequence[Tensor]) -> tuple[Tensors, Values]:
         """Arranged A, B and C, three objects also where they are one; operands and coordinates by their nodes."""
@@ -320,24 +306,20 @@ class CascadePlan:
 
     @cached_property
     def _arranging(self) -> TorchProgram:
-        first, second = self.frame.first, self.frame.second
-        orders = [first.y, first.x] if self.frame.swapped else [first.x, first.y]
-        tensors, operands = self._laid
-        orders += [] if second is None else [second.y]
-        return WholeWriter(self, self.frame.products.accumulate).arranging(tensors, orders, operands)
+        return WholeWriter(self, self.frame.products.accumulate).arranging(*self._laid)
 
-    def _preparing(self, given: Sequence[Tensor], grads: bool) -> Callable[[], tuple[Any, Any]]:
+    def _preparing(self, given: Sequence[Tensor], grads: bool) -> Callable[[], CascadeLaunch]:
         """The kernel and that of gradients compiled, for tensors like these."""
         without = [_without_memory(each) for each in given]
 
-        def prepare() -> tuple[Any, Any]:
+        def prepare() -> CascadeLaunch:
             kernel = self.kernel
             assert kernel is not None
             tensors, values = self.apart(*self.arranged(without, kernel))
             kernel.launches(tensors, values, False).run()
             if grads and self.backward is not None:
                 self.backward.prepare(tensors, values, self.alone)
-            return kernel.tile, kernel
+            return kernel
 
         return prepare
 
@@ -353,7 +335,6 @@ class CascadePlan:
         if launch is not None:
             return launch.ready(as_it_lies(tensor, launch.arguments.groups(at)), at)
         roles = self.frame.second if at == 2 else self.frame.first
-        assert roles is not None
         inner = tensor.dim() - len(roles.batch) - len(roles.k)
         return apart(as_it_lies(tensor, (len(roles.batch), inner, len(roles.k))), len(roles.batch))
 

@@ -14,16 +14,18 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor, fx
 
 from weft.cascades.between import Between
+from weft.cascades.frame import CascadeFrame
 from weft.cascades.lowering import PEAK, NotRunning, lowered, running
 from weft.fn.reductions import is_reduction
 from weft.spec import Label
 
 Values = dict[fx.Node, Tensor]
-Tensors = tuple[Tensor, Tensor, Tensor | None]  # A, B and C
+Tensors = tuple[Tensor, Tensor, Any]  # A, B and C, None where there is no C
 
 #: What D stands under among values: the value that meets C may be a result itself. D is without the factor then.
 PRODUCT = fx.Graph().placeholder("product")
@@ -62,16 +64,23 @@ class Stage:
     known: tuple[fx.Node, ...]
     tail: tuple[fx.Node, ...]
 
+    @property
+    def selects(self) -> bool:
+        """Whether gradients go to elements that equal the largest or the smallest."""
+        return any(target.kind in ("amax", "amin") for target in self.targets)
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, slots=True, eq=False)
 class CascadeProgram:
-    """A `prelude` of small values, and stages in order.
+    """A `prelude` of small values, and stages in order; `known` are the labels of coordinates.
 
     `product` is the node that meets C, and D their product times `factor`, where there is one. `whole` are the labels
     that a block has all indices of; `why` says why the form is what it is.
     """
 
     between: Between
+    frame: CascadeFrame
+    known: Mapping[fx.Node, Label]
     product: fx.Node | None
     factor: fx.Node | None
     form: str
@@ -81,30 +90,23 @@ class CascadeProgram:
     why: str
 
 
-def program_of(
-    between: Between, meets: bool, columns: Collection[Label], extents: Mapping[Label, int], limit: int,
-    lowers: bool = False, algebra: str | None = None,
-) -> CascadeProgram:  # fmt: skip
-    """The program of a function, with blocks of at most `limit` elements of S.
-
-    `meets`: its first result meets C, and `columns` are the labels that are summed there. `lowers`: reductions within
-    a block are made of sums and peaks, too. `algebra` is the name of another one that they are summed in.
-    """
-    inner = _inner(between, between.outputs[0] if meets else None)
+def program_of(between: Between, frame: CascadeFrame, limit: int) -> CascadeProgram:
+    """The program of a function, with blocks of at most `limit` elements of S."""
+    extents, inner = frame.extents, _inner(between, between.outputs[0] if frame.meets else None)
     if not inner:
-        return _staged(lowered(between, extents), meets, "one pass", "no element of S needs what is reduced")
-    again = between.ancestors([node for node in between.outputs[meets:] if node in between.elementwise], frozenset())
+        return _staged(lowered(between, extents), frame, "one pass", "no element of S needs what is reduced")
+    results = between.outputs[frame.meets :]
+    again = between.ancestors([node for node in results if node in between.elementwise], frozenset())
     try:
-        if algebra is not None:
-            raise NotRunning(f"sums in the algebra {algebra} are not rescaled")
-        summed = {*columns, *(label for node in inner for label in between.reduced(node))}
+        if frame.algebra is not None:
+            raise NotRunning(f"sums in the algebra {frame.algebra.name} are not rescaled")
+        summed = {*frame.columns, *(label for node in inner for label in between.reduced(node))}
         if any(extents[label] == 0 for label in summed):  # a sum of nothing is 0, whatever it is multiplied with
             raise NotRunning("there is nothing to sum")
         if again & inner:
             raise NotRunning("a result that has all modes of S needs what is reduced")
-        found, factor = running(between, meets, columns, extents)
-        why = "sums over a peak are rescaled where it grows"
-        return _staged(found, meets, "running", why, factor=factor)
+        found, factor = running(between, frame)
+        return _staged(found, frame, "running", "sums over a peak are rescaled where it grows", factor=factor)
     except NotRunning as error:
         against = str(error)
     whole = frozenset(label for node in inner for label in between.reduced(node))
@@ -113,10 +115,10 @@ def program_of(
     modes = ", ".join(sorted(map(str, whole)))
     if size * min(_LEAST_ROWS, max(rows, 1)) <= limit:
         why = f"a block has all indices of {modes}; no running form: {against}"
-        inside = frozenset() if lowers else whole
-        return _staged(lowered(between, extents, inside), meets, "whole", why, whole)
+        inside = frozenset() if frame.device.type == "cpu" else whole  # whose own reductions are sums and peaks, too
+        return _staged(lowered(between, extents, inside), frame, "whole", why, whole)
     why = f"no running form: {against}; blocks with all {size} indices of {modes} are too large"
-    return _staged(lowered(between, extents), meets, "passes", why)
+    return _staged(lowered(between, extents), frame, "passes", why)
 
 
 def _inner(between: Between, product: fx.Node | None) -> frozenset[fx.Node]:
@@ -131,11 +133,10 @@ def _inner(between: Between, product: fx.Node | None) -> frozenset[fx.Node]:
 
 
 def _staged(
-    between: Between, meets: bool, form: str, why: str, whole: frozenset[Label] = frozenset(),
+    between: Between, frame: CascadeFrame, form: str, why: str, whole: frozenset[Label] = frozenset(),
     factor: fx.Node | None = None,
 ) -> CascadeProgram:  # fmt: skip
-    product = between.outputs[0] if meets else None
-    results = between.outputs[1:] if meets else between.outputs
+    product, results = between.outputs[0] if frame.meets else None, between.outputs[frame.meets :]
     if factor is not None:
         results = (*results, factor)
     inside = frozenset(
@@ -154,7 +155,9 @@ def _staged(
         nodes = _sorted(between, between.ancestors([target.node for target in targets], given), given)
         tail = order.tail(level, results if level == last else ())
         stages.append(Stage(tuple(targets), peaks, first, nodes, known, tail))
-    return CascadeProgram(between, product, factor, form, prelude, tuple(stages), whole, why)
+    pairs = zip(between.names, between.inputs[1:], strict=True)
+    indices = {node: frame.indices[name] for name, node in pairs if name in frame.indices}
+    return CascadeProgram(between, frame, indices, product, factor, form, prelude, tuple(stages), whole, why)
 
 
 def _scaled(
@@ -189,17 +192,11 @@ class _StepOrder:
         large = node in self.between.elementwise
         local = any(each in self.local for each in sources)
         if is_reduction(node):
-            source = sources[0]
-            if node in self.inside:
-                self.local.add(node)
-            elif node.args[1] == PEAK and source in self.between.elementwise:
+            (self.local if node in self.inside else self.small).add(node)
+            if node in self.small and node.args[1] == PEAK and self.between.large(node):
                 self.peaks.add(node)
-                self.small.add(node)
-            elif source in self.between.elementwise or local:
-                level += 1
-                self.small.add(node)
-            else:
-                self.small.add(node)
+            elif node in self.small:
+                level += self.between.large(node) or local
         elif not large:
             if local:
                 self.local.add(node)

@@ -13,24 +13,20 @@ from weft.api.lookup import as_key, said_options
 from weft.base.arrays import as_tensor, outside_transforms
 from weft.base.describe import describe_many
 from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced, outside_graphs
+from weft.cascades.described import CascadeNotation, described
 from weft.engine.calls import CALLS
 from weft.errors import DTypeError, UnsupportedError, call_context
-from weft.fn.binding import bind
 from weft.fn.fingerprint import fingerprint
 from weft.planner.options import Options
 from weft.planner.target import resolve_backend
 from weft.plans.checks import reject_gradient
 from weft.plans.keywords import read_options
-from weft.spec import Label, Layout
 from weft.spec.arguments import read_real
-from weft.spec.aux_operands import check_reach, coordinate, operand, read_modes
 from weft.spec.dtypes import dtype_name
 
 if TYPE_CHECKING:
-    from weft.cascades.described import Described
-    from weft.cascades.notation import CascadeNotation
+    from weft.cascades.differentiable import Terms
     from weft.cascades.plan import CascadePlan
-    from weft.cascades.transforms import Terms
 
 _CAST = (torch.float32, torch.float16, torch.bfloat16)  # types that autocast casts
 
@@ -82,13 +78,13 @@ def cascade(equation: Equation, a: Any, b: Any, c: Any = None, **keywords: Any) 
     given = (a, b) if c is None else (a, b, c)
     words, beside = _words(equation, keywords)
     known, place = (None, None) if words is None else CALLS.find(words, (*given, *beside))
-    if known is not None and (found := known.run((*given, *beside))) is not None:
+    if known is not None and (found := known((*given, *beside))) is not None:
         return found
     if is_traced(given):
         return as_operation("traced cascade")(equation, a, b, c, keywords)
     with call_context(lambda: describe_many("cascade", equation, given)):
-        plan, tensors, operands = _planned("cascade", equation, given, keywords)
-        return plan.answer(tensors, operands, CALLS, place, (*given, *beside))
+        plan, read = _planned("cascade", equation, given, keywords)
+        return plan.answer(read, CALLS, place, (*given, *beside))
 
 
 @signed("plan_cascade", ("equation", "a", "b", "c"), "CascadePlan")
@@ -125,8 +121,8 @@ def _words(equation: Any, keywords: Mapping[str, Any]) -> tuple[Any, Sequence[An
 
 def _planned(
     call: str, equation: Any, given: Sequence[Any], keywords: Mapping[str, Any]
-) -> tuple[CascadePlan, list[torch.Tensor], dict[str, torch.Tensor]]:
-    """The plan of a call, and its tensors."""
+) -> tuple[CascadePlan, list[torch.Tensor]]:
+    """The plan of a call, and its A, B, C and operands."""
     options = read_options(call, keywords)
     function, factor = keywords.get("between"), keywords.get("alpha", 1.0)
     if isinstance(factor, torch.Tensor):
@@ -136,7 +132,8 @@ def _planned(
     wanted = autocast_type(tensors[0].device.type, tensors[0].dtype)
     if wanted is not None and call == "cascade":  # a plan is for tensors of the types that it is made of
         tensors = [each.to(wanted) if each.dtype in _CAST else each for each in tensors]
-    return planned(equation, tensors, options, function, alpha), tensors, options.tensors
+    plan = planned(equation, tensors, options, function, alpha)
+    return plan, [*tensors, *(options.tensors[name] for name in plan.said.operands)]
 
 
 def planned(
@@ -155,7 +152,7 @@ def planned(
         plan, place = CALLS.find(("plan of a cascade", text, said, print_of, repr(alpha)), given)
     if plan is None:
         with outside_transforms():
-            plan = CascadePlan(described(equation, tensors, options, function), function, options, alpha, planned_of)
+            plan = CascadePlan(described(equation, tensors, options, function), function, options, alpha)
         CALLS.keep(place, given, plan)
     return plan
 
@@ -192,28 +189,3 @@ def _check(tensors: Sequence[torch.Tensor], options: Options) -> None:
         raise UnsupportedError(f"a cascade runs on a CPU or a GPU, not on '{tensors[0].device}'")
     if not tensors[0].dtype.is_floating_point or tensors[0].dtype.itemsize < 2:
         raise DTypeError(f"a cascade takes float16, bfloat16, float32 and float64, not {dtype_name(tensors[0].dtype)}")
-
-
-def described(equation: Any, tensors: Sequence[torch.Tensor], options: Options, function: Any) -> Described:
-    """The tensors that a plan is for, checked."""
-    from weft.cascades.described import Described
-    from weft.cascades.notation import extents_of, read
-
-    notation = read(equation, [tensor.dim() for tensor in tensors])
-    extents = extents_of(notation, [tensor.shape for tensor in tensors])
-    of_s = {label: extents[label] for label in notation.s}
-    operands: dict[str, tuple[tuple[Label, ...], tuple[int, ...], torch.dtype]] = {}
-    for name, (modes, tensor) in options.operands.items():
-        terms = read_modes(name, modes, tensor.dim())
-        layout = Layout.contiguous(tuple(tensor.shape), tensor.dtype)
-        check_reach(operand(name, terms, layout, of_s), "between", "S", notation.s)
-        if tensor.device != tensors[0].device:
-            raise UnsupportedError(f"operand '{name}' is on {tensor.device}, the tensors on {tensors[0].device}")
-        operands[name] = (terms, tuple(tensor.shape), tensor.dtype)
-    for name, label in options.indices.items():
-        check_reach(coordinate(name, label, of_s), "between", "S", notation.s)
-    bind({"between": function}, [*operands, *options.indices])
-    return Described(
-        notation, tuple(tuple(each.shape) for each in tensors), tensors[0].dtype, tensors[0].device, operands,
-        options.indices, extents,
-    )  # fmt: skip

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -92,10 +92,10 @@ class Reductions:
         )  # fmt: skip
         results = {}
         for each, value in zip(self._read, found, strict=True):
-            order = tuple(label for label in labels if label in each.kept)
-            turned = value if order == each.kept else value.permute([order.index(label) for label in each.kept]).clone()
-            results[each.name] = turned
-        return {name: like_each(d, value) for name, value in results.items()}
+            order = [label for label in labels if label in each.kept]
+            turn = [order.index(label) for label in each.kept]
+            results[each.name] = like_each(d, value if turn == sorted(turn) else value.permute(turn).clone())
+        return results
 
 
 @outside_graphs
@@ -104,10 +104,7 @@ def contracted(equation: Any, a: Any, b: Any, reduce: Any, keywords: Mapping[str
     with call_context(lambda: describe_call("contract", equation, a=a, b=b)):
         if keywords.get("invariant"):
             raise UnsupportedError("reduce= takes no invariant=: reductions add over rows")
-        ranks = [as_tensor(name, each, True).dim() for name, each in (("a", a), ("b", b))]
-        reductions, left = _shared(reduce, expand(read_notation(equation), ranks).output, keywords)
-        d = contract(equation, a, b, **left)
-        return d, reductions.of(d[0] if isinstance(d, tuple) else d)
+        return _with(reduce, partial(contract, equation, a, b), read_notation(equation), {"a": a, "b": b}, keywords)
 
 
 @outside_graphs
@@ -115,16 +112,15 @@ def summed(einsum: Any, reduce: Any, *arguments: Any, **keywords: Any) -> tuple[
     """``einsum(*arguments, **keywords)``, of any number of operands, and its reductions by name."""
     with call_context(lambda: describe_einsum(arguments)):
         notation, operands = read_einsum(arguments)
-        ranks = [as_tensor(f"operand {at}", each, True).dim() for at, each in enumerate(operands)]
-        reductions, left = _shared(reduce, expand(notation, ranks).output, keywords)
-        d = einsum(*arguments, **left)
-        return d, reductions.of(d[0] if isinstance(d, tuple) else d)
+        named = {f"operand {at}": each for at, each in enumerate(operands)}
+        return _with(reduce, partial(einsum, *arguments), notation, named, keywords)
 
 
-def _shared(
-    reduce: Any, labels: tuple[Label, ...], keywords: Mapping[str, Any]
-) -> tuple[Reductions, dict[str, Any]]:
-    """The reductions, and keywords of the call without operands and indices that only they take."""
+def _with(
+    reduce: Any, call: Callable[..., Any], notation: Notation, given: Mapping[str, Any], keywords: Mapping[str, Any]
+) -> tuple[Any, dict[str, Any]]:
+    """The results of a call and its reductions; the call is without operands and indices that only these take."""
+    labels = expand(notation, [as_tensor(name, each, True).dim() for name, each in given.items()]).output
     if keywords.get("return_arg"):
         raise ArgumentError("reduce does not go with return_arg: a reduction 'argmax' has places, too")
     named = {key: dict(keywords.get(key) or {}) for key in ("operands", "indices")}
@@ -137,7 +133,8 @@ def _shared(
         key: {name: value for name, value in given.items() if name in fused or name not in reductions.takes} or None
         for key, given in named.items()
     }
-    return reductions, {**keywords, **{key: value for key, value in left.items() if key in keywords}}
+    d = call(**{**keywords, **{key: value for key, value in left.items() if key in keywords}})
+    return d, reductions.of(d[0] if isinstance(d, tuple) else d)
 
 
 def _together(read: list[Reduction], labels: tuple[Label, ...]) -> Callable[..., tuple[Tensor, ...]]:
@@ -253,7 +250,7 @@ def met_by_kernel(
         return None
 
     def summed(*each: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = plan.run((each[how.first], each[how.second]), {"other": each[how.third]})
+        found: torch.Tensor = plan.run((each[how.first], each[how.second], each[how.third]))
         return found
 
     return summed

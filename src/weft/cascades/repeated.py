@@ -1,5 +1,4 @@
-"""Known calls of a plan: kernels launched with other tensors and nothing else, forward and backward; few elements at
-once in torch's operations; and calls whose tensors need not be read again."""
+"""Known calls of a plan: kernels launched with other tensors and nothing else, forward and backward."""
 
 from __future__ import annotations
 
@@ -8,19 +7,18 @@ import math
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from weft.autograd.graphs import Program
 from weft.base.kept import keep_if_captured
 from weft.cascades.arguments import Call
 from weft.cascades.differentiable import VIEWS, DifferentiatedCascade
+from weft.cascades.frame import turned
 from weft.gpu.common.cubin import Cubin, parameter_sizes
 from weft.gpu.common.driver import DirectLaunch, launches_are_hooked
-from weft.machine.exactness import shortened
-from weft.spec import Label, Layout
+from weft.spec import Layout
 
 
 class Repeated:
@@ -32,15 +30,8 @@ class Repeated:
     def __init__(self, plan: Any, forward: Replay, shapes: Sequence[Sequence[int]], grads: bool) -> None:
         self.plan, self._forward, self._shapes, self._grads = plan, forward, shapes, grads
         self._device = torch._C._cuda_getDevice()
-        frame, notation = plan.frame, plan.notation
-        written = frame.second.result
-        self._d = [plan.extents[label] for label in written]
-        self._order = [written.index(label) for label in notation.d]
-        self._back = [notation.d.index(label) for label in written]
-        self._places = (1, 0, 2) if frame.swapped else (0, 1, 2)  # of the kernels' A, B and C among the plan's
-        labels = (frame.first.x, frame.first.y, frame.second.y)
-        own = [notation.terms[at] for at in self._places]
-        self._turns = [_Turned(*each) for each in zip(labels, own, shapes, strict=True)]
+        frame, self._places = plan.frame, plan.frame.places
+        self._labels = frame.first.x, frame.first.y, frame.second.y
         self._replays: dict[tuple[bool, ...], Replay] = {}
 
     @classmethod
@@ -52,7 +43,7 @@ class Repeated:
         if grads and (plan.backward is None or any(each.requires_grad for each in given[3:])):
             return None
         ready, operands = plan.arranged([each.detach() for each in given], plan.launch)
-        places = (1, 0, 2) if plan.frame.swapped else (0, 1, 2)
+        places = plan.frame.places
         if any(given[at].data_ptr() != own.data_ptr() for at, own in zip(places, ready, strict=True)):
             return None
         if any(len(set(term)) < len(term) for term in plan.notation.terms):
@@ -64,7 +55,7 @@ class Repeated:
         forward = Replay(calls, tensors, results, [*found[len(results) :], *room])
         return cls(plan, forward, [each.shape for each in ready], grads)
 
-    def run(self, tensors: Sequence[Tensor]) -> Tensor | None:
+    def __call__(self, tensors: Sequence[Tensor]) -> Tensor | None:
         """D, or None on another device than the kernels were launched on."""
         if torch._C._cuda_getDevice() != self._device:
             return None
@@ -72,34 +63,32 @@ class Repeated:
             found: Tensor = DifferentiatedCascade.apply(self, *tensors)[0]
             return found
         with torch._C._ExcludeDispatchKeyGuard(VIEWS):
-            return self._as_asked(self._forward(tensors)[0])
+            (d,) = self.plan.results.laid_out(self._forward(tensors)[:1])
+        return d
 
     def forward(self, given: Sequence[Tensor], needs: Sequence[bool]) -> tuple[list[Tensor], list[Tensor]]:
         """D; and peaks and sums."""
         d, *states = self._forward(given)
         self._written = d.shape
-        return [self._as_asked(d)], states
-
-    def _as_asked(self, d: Tensor) -> Tensor:
-        return d.view(self._d).permute(self._order)
+        return self.plan.results.laid_out([d]), states
 
     def backward(
         self, given: Sequence[Tensor], d: Sequence[Tensor], states: Sequence[Tensor],
         grads: Sequence[Tensor | None], needs: Sequence[bool],
     ) -> list[Tensor | None]:  # fmt: skip
         """Gradients of A, B and C, from D, peaks and sums, and the gradient of D."""
-        launch, given_grad = self.plan.backward, grads[0]
-        assert given_grad is not None
-        grad = launch.ready(given_grad.permute(self._back))
-        found = [d[0].permute(self._back).view(self._written), *states]
+        launch, results = self.plan.backward, self.plan.results
+        (own_d,), (of_d,) = results.along_s(d), results.along_s(grads)
+        grad = launch.ready(of_d)
+        found = [own_d.view(self._written), *states]
         own = tuple(needs[at] for at in self._places)
         replay = self._replays.get(own)
         made = self._first(given, found, grad, own) if replay is None else replay([*given, *found, grad])
-        results: list[Tensor | None] = [None] * len(needs)
+        gradients: list[Tensor | None] = [None] * len(needs)
         lying = launch.as_they_lie(made, self._shapes, own)
-        for at, each, turned in zip(self._places, lying, self._turns, strict=True):
-            results[at] = None if each is None else turned(each)
-        return results
+        for at, each, labels in zip(self._places, lying, self._labels, strict=True):
+            gradients[at] = None if each is None else turned(each, labels, self.plan.notation.terms[at])
+        return gradients
 
     def _first(
         self, tensors: Sequence[Tensor], found: Sequence[Tensor], grad: Tensor, needs: tuple[bool, ...]
@@ -115,51 +104,6 @@ class Repeated:
         tensors = [*(own[at] for at in self._places), *beside, *found, grad]
         self._replays[needs] = Replay(made.calls, tensors, made.found, made.room, zeroed=True)
         return made.found
-
-
-class Written(NamedTuple):
-    """A known call of few elements."""
-
-    program: Program
-    coordinates: list[Tensor]
-    several: bool
-
-    def run(self, given: Sequence[Tensor]) -> Any:
-        """The results; None where torch may round the factors of products."""
-        if shortened():
-            return None
-        if torch.is_grad_enabled():
-            found = self.program(*given, *self.coordinates)
-        else:  # no result is a view that gradients could not be written through later
-            with torch._C._ExcludeDispatchKeyGuard(VIEWS):
-                found = self.program(*given, *self.coordinates)
-        return found if self.several else found[0]
-
-
-class Again(NamedTuple):
-    """A known call whose tensors need not be read again."""
-
-    plan: Any
-
-    def run(self, given: Sequence[Tensor]) -> Any:
-        return self.plan.anew(given)
-
-
-class _Turned:
-    """A gradient along labels as kernels have them, in the shape and order of what it is the gradient of."""
-
-    def __init__(self, labels: Sequence[Label], term: Sequence[Label], shape: Sequence[int]) -> None:
-        kept = [at for at, label in enumerate(labels) if label in term]
-        self._kept = [shape[at] for at in kept]
-        own = [labels[at] for at in kept]
-        self._order = [own.index(label) for label in term if label in own]
-        self._ones = [at for at, label in enumerate(term) if label not in own]
-
-    def __call__(self, grad: Tensor) -> Tensor:
-        grad = grad.reshape(self._kept).permute(self._order)
-        for at in self._ones:
-            grad = grad.unsqueeze(at)
-        return grad
 
 
 _ALIGNED = 256  # bytes

@@ -1,28 +1,59 @@
-"""The source of a stage by rows, as numba compiles it: sweeps as loops along the columns, and states of rows in memory.
+"""A stage on one row of a block after another, and its source as numba compiles it.
 
-Rows are drawn by a team of threads, some at a time. All that a row is given and leaves is a `RowPlace`: an address, and
-a step along each dimension of S that is no column.
+    sweep      x[j] = where(j <= i, s[j], -inf)      kept for the row
+    between    m = max x
+    sweep      w[j] = exp(x[j] - m)                  in place of s[j], where it meets C
+    between    l = sum w
+
+Sweeps go along the columns, the labels that all reductions of the stage reduce; between them is what a row is reduced
+to. A value is `wide` where it moves along the columns; others are one number for each row. Rows are drawn by a team of
+threads, some at a time. All that a row is given and leaves is a `RowPlace`: an address, and a step along each dimension
+of S that is no column.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import fx
 
-from weft.cascades.between import Between
-from weft.cascades.evaluate import stored_type
-from weft.cascades.frame import CascadeFrame
 from weft.cascades.lowering import PEAK
-from weft.cascades.program import CascadeTarget
-from weft.cascades.sweeps import NotInRows, Sweep, Sweeps
+from weft.cascades.program import CascadeProgram, CascadeTarget
 from weft.cpu import row_call
 from weft.cpu.gett.stages import HEAD, memory_functions
 from weft.fn.numba.writer import NumbaWriter
 from weft.fn.pointwise import inlined
 from weft.fn.writer import Held
+from weft.spec import Label
+
+
+class NotInRows(Exception):
+    """A stage that does not run by rows; the text says what stands against it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """Numbers of the row that are made first, then the wide values that are stored, then what is reduced."""
+
+    numbers: tuple[fx.Node, ...]
+    stored: tuple[fx.Node, ...]
+    reductions: tuple[CascadeTarget, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sweeps:
+    """All sweeps of a stage; `given` are the nodes that a row is given, `inside` reductions that are a row's own."""
+
+    columns: tuple[Label, ...]
+    sweeps: tuple[Sweep, ...]
+    given: tuple[fx.Node, ...]
+    inside: frozenset[fx.Node]
+    product: CascadeTarget | None
+    stores: tuple[CascadeTarget, ...]
+
 
 #: Words of a call: tasks are stretches of boxes; `MULTIPLY` is the address of BLAS.
 COUNTER, TASKS, TABLE, BOXES, BOX_BYTES, CONSTANTS, BLOCK_BYTES, MULTIPLY, SHAPES, WORDS = range(10)
@@ -78,11 +109,11 @@ class RowPlace(NamedTuple):
 class RowText:
     """The source of a stage's sweeps. `outer`: S is no sum, and multiplied here."""
 
-    def __init__(self, between: Between, frame: CascadeFrame, sweeps: Sweeps, outer: bool) -> None:
-        self.between, self.frame, self.sweeps, self.outer = between, frame, sweeps, outer
-        self.dims = len(frame.order) - len(sweeps.columns)
+    def __init__(self, program: CascadeProgram, sweeps: Sweeps, outer: bool) -> None:
+        self.between, self.frame, self.sweeps, self.outer = program.between, program.frame, sweeps, outer
+        self.dims = len(self.frame.order) - len(sweeps.columns)
         self._reduced = {each.node for sweep in sweeps.sweeps for each in sweep.reductions}
-        self.s, self.wide = between.inputs[0], set(sweeps.columns)
+        self.s, self.wide = self.between.inputs[0], set(sweeps.columns)
         self.dtype: torch.dtype = self.s.meta["dtype"]
         self.writer = NumbaWriter(parameters=True)
         self.places: list[RowPlace] = []
@@ -157,10 +188,6 @@ class RowText:
             for at, each in enumerate(self.writer.parameters)
         ]
 
-    def _room(self) -> str:
-        self._rooms += 1
-        return f"b{self._rooms - 1}"
-
     # -- sweeps ----------------------------------------------------------------------------------------------------
 
     def _sweep(self, sweep: Sweep) -> None:
@@ -225,7 +252,7 @@ class RowText:
 
     def _stored(self, each: CascadeTarget, held: Held, index: str) -> str:
         """The line that stores a result."""
-        dtype = stored_type(each, self.between, self.frame)
+        dtype = self.frame.stored_type(each.node, self.between)
         name = self.writer.cast(held.name, held.dtype, dtype)
         return _store(self._place("store", dtype, each.node), dtype, index, name)
 

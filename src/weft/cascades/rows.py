@@ -9,26 +9,31 @@ from __future__ import annotations
 import ctypes
 import math
 import struct
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, fx
 
 from weft.cascades import row_text as at
-from weft.cascades.evaluate import State
-from weft.cascades.frame import Box, CascadeFrame, size_of, step_of, turned
-from weft.cascades.program import PRODUCT, CascadeProgram, Stage, Tensors
-from weft.cascades.row_text import RowPlace, RowText
-from weft.cascades.sweeps import NotInRows, sweeps_of
+from weft.cascades.frame import Box, size_of, step_of, turned
+from weft.cascades.lowering import PEAK
+from weft.cascades.program import PRODUCT, CascadeProgram, CascadeTarget, Stage, Tensors
+from weft.cascades.row_text import NotInRows, RowPlace, RowText, Sweep, Sweeps
 from weft.cpu import jit
 from weft.cpu import row_call as products
 from weft.cpu.host import callback, together
 from weft.errors import UnsupportedError
+from weft.fn.reductions import is_reduction
+from weft.spec import Label
+
+if TYPE_CHECKING:
+    from weft.cascades.blocks import State
 
 LIMIT = 1 << 17  # elements of a block: it stays in a core's cache
 MOST_BOXES = 4096  # whose words Python writes
+_KINDS = (PEAK, "sum", "amax", "amin", "argmax", "argmin")
 _SHARED = 1 << 15  # elements of S that threads share
 
 Words = np.ndarray[Any, np.dtype[np.int64]]
@@ -46,8 +51,9 @@ class Geometry(NamedTuple):
 class StageRows:
     """A stage in compiled loops. Raises `NotInRows` for one that has none."""
 
-    def __init__(self, program: CascadeProgram, stage: Stage, frame: CascadeFrame) -> None:
-        self.frame, dtype = frame, frame.products.accumulate
+    def __init__(self, program: CascadeProgram, stage: Stage) -> None:
+        self.frame = frame = program.frame
+        dtype = frame.products.accumulate
         if dtype not in (torch.float32, torch.float64):
             raise NotInRows("rows are of float32 and float64")
         if frame.algebra is not None:
@@ -58,15 +64,15 @@ class StageRows:
             raise NotInRows("S has a mode that neither A nor B has")
         meets = any(each.kind == "product" for each in stage.targets)
         self.outer = not (frame.first.k or meets)
-        self.sweeps = sweeps_of(program, stage, frame, not self.outer)
+        self.sweeps = sweeps_of(program, stage, not self.outer)
         if self.outer and not set(self.sweeps.columns) <= set(frame.first.n):  # A is no number of a row
-            self.outer, self.sweeps = False, sweeps_of(program, stage, frame, True)
+            self.outer, self.sweeps = False, sweeps_of(program, stage, True)
         wide = [each for each in self.sweeps.stores if each.node in program.between.elementwise]
         if len(self.sweeps.columns) > 1 and wide:
             raise NotInRows("what is stored has several modes of columns")
         self.dims = len(frame.order) - len(self.sweeps.columns)
         try:
-            self.text = RowText(program.between, frame, self.sweeps, self.outer)
+            self.text = RowText(program, self.sweeps, self.outer)
         except UnsupportedError as error:
             raise NotInRows(str(error)) from None
         constants = b"".join(each.content for each in self.text.writer.parameters)
@@ -80,7 +86,7 @@ class StageRows:
     def _plain(self) -> bool:
         """Whether products are of matrices as they lie in a box."""
         first, second = self.frame.first, self.frame.second
-        if self.sweeps.product is None or second is None:
+        if self.sweeps.product is None:
             return True
         same = (second.batch, second.m, second.k) == (first.batch, first.m, first.n)
         return same and self.sweeps.columns == first.n
@@ -143,7 +149,6 @@ class StageRows:
             case "y":
                 tensor = turned(b, first.y, frame.order)
             case "d":
-                assert frame.second is not None
                 second, d = frame.second, states[PRODUCT].total
                 d = d.flatten(d.dim() - len(second.n)) if second.n else d.unsqueeze(-1)
                 return turned(d[..., 0], (*second.batch, *second.m), frame.order)
@@ -182,8 +187,6 @@ class StageRows:
         (a, b, c), first, second = tensors, self.frame.first, self.frame.second
         operands = [] if self.outer else [(products.A, a, first.x), (products.B, b, first.y)]
         if d is not None:
-            assert second is not None
-            assert c is not None
             operands += [(products.C, c, second.y), (products.D, d, second.result)]
         for place, tensor, labels in operands:
             steps = dict(zip(labels, _steps(tensor), strict=True))
@@ -191,7 +194,7 @@ class StageRows:
             words[:, at.PRODUCTS + place] = tensor.data_ptr() + found.starts @ along
             words[:, at.PRODUCTS + place + 1] = step_of(tensor, 0, len(first.batch)) * tensor.element_size()
 
-    def _shapes(self, a: Tensor, b: Tensor, c: Tensor | None) -> ctypes.Array[Any]:
+    def _shapes(self, a: Tensor, b: Tensor, c: Any) -> ctypes.Array[Any]:
         """How matrices lie, in BLAS's words."""
         frame, first, second = self.frame, self.frame.first, self.frame.second
         batch, numbers = len(first.batch), [0] * products.SHAPE_WORDS
@@ -204,8 +207,6 @@ class StageRows:
                 by_rows, numbers[pitch] = _lie(tensor, batch, rows)
                 numbers[lies] = products.AS_STORED if by_rows == (lies == products.A_LIES) else products.TURNED
         if self.sweeps.product is not None:
-            assert second is not None
-            assert c is not None
             by_rows, numbers[products.C_PITCH] = _lie(c, batch, len(second.n))
             numbers[products.C_LIES] = products.TURNED if by_rows else products.AS_STORED
             numbers[products.E] = numbers[products.D_PITCH] = size_of(frame, second.n)
@@ -246,3 +247,78 @@ def _lie(tensor: Tensor, batch: int, rows: int) -> tuple[bool, int]:
     if width == 1 or across == 1:
         return True, max(down, width)
     return False, max(across, height)
+
+
+# -- sweeps ------------------------------------------------------------------------------------------------------------
+
+
+def sweeps_of(program: CascadeProgram, stage: Stage, in_memory: bool) -> Sweeps:
+    """The sweeps of a stage, where S is `in_memory` or made element by element. Raises `NotInRows`."""
+    between, frame = program.between, program.frame
+    s, given = between.inputs[0], frozenset((*between.inputs[1:], *stage.known))
+    inside = [node for node in dict.fromkeys((*stage.first, *stage.nodes)) if is_reduction(node)]
+    found = [CascadeTarget(node.all_input_nodes[0], PEAK, node) for node in stage.peaks]
+    found += [CascadeTarget(node.all_input_nodes[0], str(node.args[1]), node) for node in inside]
+    found += [each for each in stage.targets if each.kind not in ("product", "store")]
+    for each in found:
+        if each.kind not in _KINDS:
+            raise NotInRows(f"rows have no '{each.kind}'")
+    columns = _columns(program, found)
+    rows = frozenset(frame.order) - set(columns)
+    wide = {node for node, modes in between.modes.items() if modes & set(columns)}
+    for each in found:
+        if each.node not in wide or between.modes[each.gives] != rows:
+            raise NotInRows("a reduction is not of all of the rows and columns")
+    product = next((each for each in stage.targets if each.kind == "product"), None)
+    stores = tuple(each for each in stage.targets if each.kind == "store")
+    for store in stores:
+        if between.modes[store.node] != (frozenset(frame.order) if store.node in wide else rows):
+            raise NotInRows("a stored value lacks a mode of S")
+    if product is not None and (product.node not in wide or product.node.meta["dtype"] != s.meta["dtype"]):
+        raise NotInRows("what meets C has no columns, or another type than sums")
+    made = {each.gives for each in found}
+    ends = [each.node for each in (*stores, *([product] if product else []))]
+    wanted = [each.node for each in found] + ends
+    level = _levels(program, wanted, given, made)
+    count = max(level.values(), default=0) + 1
+    sources = dict.fromkeys(each.node for each in found if not (in_memory and each.node is s))
+    results = dict.fromkeys(node for node in ends if node in wide)
+    sweeps = []
+    for now in range(count):
+        stored = tuple(node for node in {**sources, **results} if level[node] == now)
+        numbers = tuple(
+            node for node in between.calls
+            if level.get(node) == now and node not in wide and node not in made and node not in given
+        )  # fmt: skip
+        sweeps.append(Sweep(numbers, stored, tuple(each for each in found if level[each.node] == now)))
+    if in_memory and product is not None and product.node is s and not found and not stores:
+        raise NotInRows("there is nothing but products")
+    ordered = tuple(each for each in between.graph.nodes if each in given)
+    return Sweeps(columns, tuple(sweeps), ordered, frozenset(inside), product, stores)
+
+
+def _columns(program: CascadeProgram, found: Collection[CascadeTarget]) -> tuple[Label, ...]:
+    """The labels that every reduction reduces, which are the last of S; the last one where nothing is reduced."""
+    order = program.frame.order
+    if not order:
+        raise NotInRows("S is a number")
+    if not found:
+        return order[-1:]
+    groups = {frozenset(program.between.reduced(each.gives)) for each in found}
+    (columns, *others) = groups
+    if others or set(order[-len(columns) :]) != columns:
+        raise NotInRows("reductions are not over the same modes, the last ones of S")
+    return order[-len(columns) :]
+
+
+def _levels(
+    program: CascadeProgram, wanted: list[fx.Node], given: frozenset[fx.Node], made: Collection[fx.Node]
+) -> dict[fx.Node, int]:
+    """The sweep in which each value that enters the wanted ones is known."""
+    between = program.between
+    needed = between.ancestors(wanted, given)
+    level = dict.fromkeys((*between.inputs, *given), 0)
+    for node in between.calls:
+        if node in needed and node not in level:
+            level[node] = max((level[each] for each in node.all_input_nodes), default=0) + (node in made)
+    return level

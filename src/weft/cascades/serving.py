@@ -18,12 +18,11 @@ import torch
 
 from weft.base.cached import cached_property
 from weft.base.log import log
-from weft.cascades.arguments import BYTES, LEAST_ROWS, Sides
+from weft.cascades.arguments import BOUND, BYTES, LEAST_ROWS, Sides, terms_for
 from weft.cascades.frame import CascadeFrame, size_of
 from weft.cascades.hopper import GROUPS, ROWS, STAGES, WARPS
 from weft.cascades.program import CascadeProgram, Stage
 from weft.cascades.rows import StageRows
-from weft.cascades.terms import BOUND, terms_for
 from weft.cpu import jit
 from weft.errors import UnsupportedError
 from weft.gpu.common.constraints import power_of_two
@@ -36,6 +35,7 @@ LEAST = 16  # of a side of `tl.dot`
 FEW = 8  # terms of S that take less time one by one than as a matrix product of 16
 _KINDS = ("product", "sum", "amax", "amin")
 _LONGEST = 256  # of K and E in a tile that has all of either
+_HOPPER_LONGEST = 128  # that registers of the warp-specialised kernels for gradients hold
 _LEAST_SHARE, _MOST_SPLITS = 4, 64  # tiles of columns for a program that shares them, programs that share a row
 _TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _MOST_TERMS = 512  # of S in float64, whose product alone cuBLAS makes faster
@@ -76,9 +76,9 @@ class CascadeTile(NamedTuple):
         return f"{kind}, tiles of {self.m} x {self.n}{shared}"
 
 
-def unserved(program: CascadeProgram, frame: CascadeFrame) -> str | None:
+def unserved(program: CascadeProgram) -> str | None:
     """The reason why no kernel can run a program, in one sentence; None where one can."""
-    first, second = frame.first, frame.second
+    frame, first, second = program.frame, program.frame.first, program.frame.second
     columns, rows = set(first.n), {*first.batch, *first.m}
     if len(program.stages) != 1 or program.whole:
         return f"the form is '{program.form}', and the kernel makes one pass"
@@ -94,13 +94,23 @@ def unserved(program: CascadeProgram, frame: CascadeFrame) -> str | None:
             return "what is reduced lacks a mode of S"
     if any(set(program.between.reduced(peak)) != columns for peak in stage.peaks):
         return "a peak is not over the columns of S alone"
-    if second is not None and (second.batch, second.m, second.k) != (first.batch, first.m, first.n):
+    if frame.meets and (second.batch, second.m, second.k) != (first.batch, first.m, first.n):
         return "the second contraction does not sum the columns of S alone"
     if frame.products.product not in _TYPES or frame.products.accumulate not in (torch.float32, torch.float64):
         return "the kernel multiplies float16, bfloat16, float32 and float64"
     if any(label not in (*first.batch, *first.m, *first.n) for label in frame.order) or not all(frame.extents.values()):
         return "an extent is 0"
     return None
+
+
+def differentiates(program: CascadeProgram) -> bool:
+    """Whether kernels make the gradients of A, B and C."""
+    frame = program.frame
+    if unserved(program) is not None or frame.products.accumulate != torch.float32:
+        return False
+    stored = not frame.meets or frame.stored == frame.products.product
+    sums = all(target.kind in ("sum", "product") for target in program.stages[0].targets)
+    return stored and sums and all(size_of(frame, labels) <= _LONGEST for labels in (frame.second.n, frame.first.k))
 
 
 def tile_of(frame: CascadeFrame, processors: int = 1, hopper: bool = False) -> CascadeTile:
@@ -126,14 +136,12 @@ def tile_of(frame: CascadeFrame, processors: int = 1, hopper: bool = False) -> C
     return tile._replace(splits=max(splits, 1))
 
 
-def tiles_for(
-    program: CascadeProgram, frame: CascadeFrame, asked: bool, hopper: bool
-) -> tuple[CascadeTile, CascadeTile | None] | None:
+def tiles_for(program: CascadeProgram, asked: bool, hopper: bool) -> tuple[CascadeTile, CascadeTile | None] | None:
     """The tile of the kernel that serves a program, and that for operands which terms do not hold.
 
     None where blocks serve it. `asked`: the kernel is asked for by name, and `UnsupportedError` says why there is none.
     """
-    reason = unserved(program, frame)
+    frame, reason = program.frame, unserved(program)
     if frame.algebra is not None:
         reason = "the second contraction is in another algebra"
     if reason is not None:
@@ -177,7 +185,7 @@ def is_quick(frame: CascadeFrame, tile: CascadeTile) -> bool:
     """Whether one contraction and its reductions take less time than the product alone and passes over it: float64
     took 0.35 of it at 64 terms, 0.65 at 256 and 1.07 at 1024, tf32x3 0.35 to 0.66, IEEE single precision 1 at 64."""
     k, item = size_of(frame, frame.first.k), frame.products.product.itemsize
-    if frame.second is not None or item < 4:
+    if frame.meets or item < 4:
         return False
     if item == 8:
         return _STAGE < k <= _MOST_TERMS
@@ -188,7 +196,7 @@ def _hopper_tile(frame: CascadeFrame, sides: Sides) -> CascadeTile | None:
     """The tile of the warp-specialised kernel; None for what it does not serve."""
     k, e, item = size_of(frame, sides.k), size_of(frame, sides.e), frame.products.product.itemsize
     rows = size_of(frame, sides.m)
-    if item != 2 or frame.second is None or k * item % BYTES or e * item % BYTES or rows < LEAST_ROWS:
+    if item != 2 or not frame.meets or k * item % BYTES or e * item % BYTES or rows < LEAST_ROWS:
         return None
     if not LEAST <= max(k, e) <= _LONGEST:
         return None
@@ -243,7 +251,7 @@ def _usual_tile(frame: CascadeFrame, sides: Sides, terms: int) -> CascadeTile:
         return CascadeTile(min(rows, 128), 128, 8 if rows >= 128 else 4, 2, k=deep, e=1, terms=terms)
     if item >= 4 and k <= FEW and e == 1:
         return CascadeTile(min(rows, 64), 64, 4, 2)
-    if frame.second is None and k > _STAGE and (item == 8 or frame.products.precision == "tf32x3"):
+    if not frame.meets and k > _STAGE and (item == 8 or frame.products.precision == "tf32x3"):
         return CascadeTile(min(rows, 64), 64, 4, 3, k=_STAGE)
     if item == 4 and e == 1 and not staged:
         return CascadeTile(min(rows, 128), 64, 4, 3, k=LEAST, e=1)  # all of K would be in registers at once
@@ -255,6 +263,37 @@ def _usual_tile(frame: CascadeFrame, sides: Sides, terms: int) -> CascadeTile:
     m = min(rows, 128)
     n = 128 if widest <= 64 else 64 if widest <= 128 else 32
     return CascadeTile(m, n, 8 if m == 128 else 4, 3 if widest <= 128 else 2, k=deep, e=broad)
+
+
+# -- gradients ---------------------------------------------------------------------------------------------------------
+
+
+def hopper_tile(frame: CascadeFrame, widest: int) -> CascadeTile | None:
+    """The tile of the warp-specialised kernel, which makes all gradients; None for what it does not serve."""
+    if not frame.meets or frame.products.product.itemsize > 2 or widest > _HOPPER_LONGEST:
+        return None
+    return CascadeTile(ROWS, GROUPS * ROWS, WARPS, STAGES, hopper=True)
+
+
+def backward_tiles(frame: CascadeFrame, widest: int) -> tuple[CascadeTile, CascadeTile]:
+    """The tiles of the kernel of the rows, and of that of the columns."""
+    if frame.products.product.itemsize > 2:
+        side = 32 if widest > 64 else 64
+        return CascadeTile(side, 32, 4, 2), CascadeTile(32, side, 4, 2)
+    if widest > 128:
+        return CascadeTile(64, 32, 8, 2), CascadeTile(32, 64, 8, 2)
+    if widest > 64:
+        return CascadeTile(128, 64, 8, 2), CascadeTile(64, 128, 8, 2)
+    return CascadeTile(128, 128, 8, 2), CascadeTile(64, 128, 8, 3)
+
+
+def sums_tiles(k: int) -> tuple[CascadeTile, CascadeTile]:
+    """The tiles of the kernels of terms."""
+    rows = CascadeTile(GROUPS * ROWS, 64 if k <= 64 else 32, WARPS, 4, hopper=True, terms=BOUND)
+    return rows, rows._replace(m=rows.n, n=rows.m)
+
+
+# -- the calls until compiled code serves ------------------------------------------------------------------------------
 
 
 class Takeover:
@@ -292,8 +331,8 @@ def kernel_takes_over(target: Target, elements: int) -> Takeover:
 class Loops:
     """The compiled loops of a plan on a CPU; called with each call of it, it says whether they serve."""
 
-    def __init__(self, make: Callable[[], Rows], target: Target, elements: int, specialize: str) -> None:
-        self._make, self._target, self._elements = make, target, elements
+    def __init__(self, make: Callable[[], Rows], elements: int, specialize: str) -> None:
+        self._make, self._elements = make, elements
         self._serves, self._calls = False, 0
         self._never = specialize in ("never", "library")
         self._at_once = specialize == "now" or not begins_with_library("cpu")
@@ -312,7 +351,7 @@ class Loops:
         """The calls until the loops take over that are not on disk."""
         ready, tier = _COMPILING * len(self._wanted), Tier(LIBRARY, "loops are compiled for each function")
         tier = taken_over(tier, 1, self._elements * _BY_TORCH, SPECIALISED, self._elements * _BY_ROWS, ready)
-        return Takeover(self._target, ready, tier.early, tier.switch_at or math.inf)
+        return Takeover(Target("cpu"), ready, tier.early, tier.switch_at or math.inf)
 
     def __call__(self) -> bool:
         self._calls += 1

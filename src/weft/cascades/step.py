@@ -244,8 +244,8 @@ def weighed(form: StepForm, words: Words, inside: bool) -> list[str]:
     lines += exponents(form, words, inside)
     for at, peak in enumerate(form.peaks):
         lines += _grown(at, peak, form, words)
-    count = len(form.sums) + form.meets
-    lines.append(f"{names('w', count)} = {'SETTLED' if inside else 'REST'}({', '.join(given(form, words))})")
+    results = [f"w{at}" for at in range(len(form.sums) + form.meets)]
+    lines.append(f"{targets(results)} = {'SETTLED' if inside else 'REST'}({', '.join(given(form, words))})")
     for at, each in enumerate(form.sums):
         lines += _summed(at, each, words, inside)
     return lines
@@ -273,7 +273,7 @@ def exponents(form: StepForm, words: Words, inside: bool) -> list[str]:
         wanted = [f"e{at}" if peak.plain == plain else "_" for at, peak in enumerate(form.peaks)]
         if any(each != "_" for each in wanted):
             arguments = ", ".join([value, *(f"v{at}" for at in range(len(form.inputs)))])
-            lines.append(f"{', '.join(wanted)}{',' if len(wanted) == 1 else ''} = {name}({arguments})")
+            lines.append(f"{targets(wanted)} = {name}({arguments})")
     if not inside:
         lines += [
             f"e{at} = {words.library}.where({words.inside}, e{at}, float('-inf'))" for at in range(len(form.peaks))
@@ -305,10 +305,9 @@ def _grown(at: int, peak: PeakText, form: StepForm, words: Words) -> list[str]:
     return lines
 
 
-def names(letter: str, count: int) -> str:
-    """The targets of an assignment of so many results."""
-    found = ", ".join(f"{letter}{at}" for at in range(count))
-    return f"{found}," if count == 1 else found
+def targets(names: Sequence[str]) -> str:
+    """The targets of an assignment, of a tuple also where they are one."""
+    return f"{', '.join(names)}{',' if len(names) == 1 else ''}"
 
 
 def _summed(at: int, each: SumText, words: Words, inside: bool) -> list[str]:

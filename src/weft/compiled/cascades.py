@@ -17,8 +17,8 @@ from torch import Tensor
 from weft.base.arrays import dispatch_modes, grad_mode, is_transforming, outside_tracing, without_memory
 from weft.base.cached import cached_property
 from weft.base.describe import describe_call
-from weft.cascades.notation import CascadeNotation, extents_of
-from weft.cascades.public import autocast_type, described, planned_of
+from weft.cascades.described import CascadeNotation, described, extents_of
+from weft.cascades.public import autocast_type, planned_of
 from weft.compiled.captured import constant_of_graph, function_of
 from weft.compiled.text import Stored, check_backend_of, has_text, read, settled_algebra, stand_in, text_of
 from weft.errors import call_context
@@ -30,8 +30,8 @@ from weft.spec.arguments import read_real
 from weft.spec.dtypes import resolve
 
 if TYPE_CHECKING:
+    from weft.cascades.differentiable import Terms
     from weft.cascades.plan import CascadePlan
-    from weft.cascades.transforms import Terms
 
 
 @has_text
@@ -72,9 +72,7 @@ class CascadeCall:
 
     def run(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """The results, differentiable."""
-        given, operands = tensors[: self.count], tensors[self.count :]
-        plan = self.plan(self.notation, self.terms, tensors)
-        found = plan.run(given, dict(zip(self.options.operands, operands, strict=True)))
+        found = self.plan(self.notation, self.terms, tensors).run(tensors)
         return [each.contiguous() for each in (found if isinstance(found, tuple) else (found,))]
 
     def plan(self, notation: CascadeNotation, terms: Terms, tensors: Sequence[Tensor]) -> CascadePlan:
@@ -83,7 +81,7 @@ class CascadeCall:
 
     def transformed(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """The results within transforms of `torch.func`."""
-        from weft.cascades.transforms import Transformed, TransformedCall
+        from weft.cascades.differentiable import Transformed, TransformedCall
 
         return list(Transformed.apply(TransformedCall(self.notation, self.terms, self.plan), *tensors))
 
@@ -186,7 +184,7 @@ def spelled_cascade(
         tensors = [stand_in(cast or dtype, rank) for dtype, rank in stored]
         function = function_of(between)
         bare = replace(asked, backend="auto", specialize="never")
-        plan = CascadePlan(described(equation, tensors, bare, function), function, bare, alpha, planned_of)
+        plan = CascadePlan(described(equation, tensors, bare, function), function, bare, alpha)
         return plan_text(plan, asked, alpha), plan.several, cast
 
 

@@ -17,7 +17,7 @@ import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from weft.algebra import NAMED, Algebra, find
-from weft.cascades.notation import CascadeNotation
+from weft.cascades.described import CascadeNotation
 from weft.compiled.captured import constant_of_graph
 from weft.fn import portable, trace
 from weft.planner.options import Options

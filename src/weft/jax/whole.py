@@ -11,7 +11,7 @@ import torch
 
 from weft.base.arrays import grad_mode
 from weft.base.describe import describe_many
-from weft.cascades.notation import CascadeNotation
+from weft.cascades.described import CascadeNotation
 from weft.compiled.cascades import plan_text, spelled_cascade
 from weft.engine.memo import Memo
 from weft.errors import ArgumentError, UnsupportedError, call_context
