@@ -1,4 +1,4 @@
-"""Triton's interpreter as the tests need it, with less to do; what it takes is for `weft.gpu.common.interpreter`."""
+"""Triton's interpreter as the tests need it, with less to do; what it takes is for `weft.gpu.common.release`."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ pytest.importorskip("triton")
 import triton
 
 import weft.gpu.common.launch  # noqa: F401  corrects the interpreter
-from weft.gpu.common.interpreter import correct
+from weft.gpu.common.release import correct
 
 tl = triton.language
 

@@ -70,7 +70,7 @@ def test_a_call_of_a_plan_makes_none(
     made: list[Any], monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     pytest.importorskip("triton")
-    composite = f"weft.gpu.composite.{family}.family"
+    composite = f"weft.gpu.composite.{family}"
     module: Any = pre_reduce if family == "pre_reduce" else import_module(composite)
     a, b = torch.randint(-3, 4, left).float(), torch.randint(-3, 4, right).float()
     plan = weft.plan(equation, a, b, backend="triton", **options)
@@ -197,7 +197,7 @@ def test_complex_factors_plan_nothing_in_a_call(
     out = c.clone() if within else torch.empty_like(c)
     plan = weft.plan("mk,kn->mn", a, b, c=out if within else c, out=out, backend=triton_backend.name, specialize="now")
     contraction, target = plan._first().description, plan.request.target
-    from weft.gpu.complex.real_forms import family
+    from weft.gpu.complex import real_forms as family
 
     offered = family.schedules(contraction, target).schedules
     launches = [family.build(contraction, schedule, target) for schedule in offered]

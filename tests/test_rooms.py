@@ -38,7 +38,6 @@ BENCH_ROOMS = ("version", "machine", "kernels", "cases", "", "profiling", "ladde
 # Families meet in `gpu.common` alone, but for these.
 FAMILIES_MEET = {
     ("gpu.terms", "gpu.warp_specialized"),
-    ("gpu.simt", "gpu.semiring"),
     ("gpu.complex", "gpu.gett"),
     ("gpu.complex", "gpu.permute"),
     ("gpu.transpose", "gpu.permute"),

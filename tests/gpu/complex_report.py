@@ -16,10 +16,10 @@ from compile_report import H200, TARGETS, contraction
 from weft.api.describe import hypothetical
 from weft.fn import trace
 from weft.gpu.common.inspect import compiled
-from weft.gpu.complex.direct import family as complex_direct
-from weft.gpu.complex.interleaved.family import InterleavedLaunch, Transfer
-from weft.gpu.complex.real_forms import family as real_forms
-from weft.gpu.complex.real_forms.ways import RealFormStep
+from weft.gpu.complex import direct as complex_direct
+from weft.gpu.complex import real_forms
+from weft.gpu.complex.interleaved import InterleavedLaunch, Transfer
+from weft.gpu.complex.real_forms import RealFormStep
 from weft.spec import Layout
 from weft_bench.cases import tccg
 from weft_bench.kernels.instructions import instructions

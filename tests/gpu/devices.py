@@ -17,12 +17,8 @@ from gpu.permutations import described as permutation
 from weft.api.describe import hypothetical
 from weft.gpu.blas import family as blas
 from weft.gpu.common.launch import precision_reason, type_reason
-from weft.gpu.complex.direct import family as direct
-from weft.gpu.complex.interleaved import family as interleaved
-from weft.gpu.complex.real_forms import family as real_forms
-from weft.gpu.composite.counting import family as counting
-from weft.gpu.composite.logsumexp import family as logsumexp
-from weft.gpu.composite.ttgt import family as ttgt
+from weft.gpu.complex import direct, interleaved, real_forms
+from weft.gpu.composite import counting, logsumexp, ttgt
 from weft.gpu.gett import family as gett
 from weft.gpu.permute import family as permute
 from weft.gpu.semiring import family as semiring

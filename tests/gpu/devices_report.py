@@ -10,10 +10,10 @@ import torch
 
 from gpu.devices import DEVICES, TASKS, Task
 from gpu.reporting import print_report
-from weft.gpu.common.cubin import excess
+from weft.gpu.common.cubins import excess
 from weft.gpu.common.inspect import compiled
 from weft.gpu.common.launch import KernelLaunch, collected
-from weft.gpu.transpose.launch import square_launch
+from weft.gpu.transpose.family import square_launch
 from weft.planner.schedule import Schedule, Target
 from weft.spec import Layout
 from weft_bench.kernels.instructions import instructions

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from weft.base.bounded_cache import BoundedCache
-from weft.gpu.common import driver, loading
-from weft.gpu.common.cubin import Cubin
+from weft.gpu.common import cubins, direct, driver
+from weft.gpu.common.cubins import Cubin
 
 
 class FakeDriver:
@@ -105,13 +105,13 @@ def cubin(text: str, sizes: tuple[int, ...], shared: int = 1024) -> Cubin:
 
 def nothing_loaded(patch: pytest.MonkeyPatch) -> None:
     """As in a new process."""
-    patch.setattr(loading, "_LOADED", BoundedCache(64))
+    patch.setattr(cubins, "_LOADED", BoundedCache(64))
 
 
 @contextmanager
 def a_gpu(patch: pytest.MonkeyPatch, found: FakeDriver) -> Iterator[FakeDriver]:
     """Within, this process seems to have a GPU with that driver."""
-    for room in (driver, loading):
+    for room in (driver, direct, cubins):
         patch.setattr(room, "loaded_driver", lambda: found)
     nothing_loaded(patch)
     patch.setattr(torch.cuda, "is_available", lambda: True)

@@ -16,7 +16,7 @@ from triton.compiler import compile as triton_compile
 from weft.algebra import NAMED
 from weft.gpu.common.inspect import TARGETS, pointer_type
 from weft.gpu.common.launch import TRITON_TYPES
-from weft.gpu.selection.kernel import selection_kernel
+from weft.gpu.selection import selection_kernel
 from weft.spec import Layout
 from weft_bench.kernels.instructions import instructions
 

@@ -15,8 +15,7 @@ from reporting import print_report
 from weft.algebra import Algebra
 from weft.api.describe import hypothetical
 from weft.gpu.common.inspect import compiled
-from weft.gpu.composite.counting import family as counting
-from weft.gpu.composite.logsumexp import family as logsumexp
+from weft.gpu.composite import counting, logsumexp
 from weft.gpu.gett import family as gett
 from weft.gpu.semiring import family as semiring
 from weft.gpu.simt import family as simt

@@ -14,8 +14,7 @@ import pytest
 import torch
 
 import weft
-from weft.gpu.common.addressed import AddressedLaunch, addressed
-from weft.gpu.common.driver import DirectLaunch
+from weft.gpu.common.direct import AddressedLaunch, DirectLaunch, addressed
 from weft.gpu.common.launch import collected
 from weft.planner.planner import choose
 from weft.planner.schedule import Target
@@ -162,7 +161,7 @@ def test_what_is_launched_past_torch_is_left_out_of_no_call(monkeypatch: pytest.
         multiplied.append(given)
         return 0
 
-    monkeypatch.setattr("weft.gpu.blas.cublas.multiply", lambda: multiply)
+    monkeypatch.setattr("weft.gpu.blas.family.multiply", lambda: multiply)
     monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
     monkeypatch.setattr(torch.cuda, "current_blas_handle", lambda: 0)
     a, b = torch.ones(1001, 777), torch.ones(777, 1003)

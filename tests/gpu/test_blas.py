@@ -11,7 +11,6 @@ import pytest
 import torch
 
 import weft
-from weft.gpu.blas import cublas
 from weft.gpu.blas import family as blas
 from weft.planner.planner import choose
 from weft.planner.schedule import ResourceError, Target
@@ -141,7 +140,7 @@ def stand_in(*arguments: Any) -> int:
 def test_tf32_is_asked_for_call_by_call(
     equation: str, a_shape: tuple[int, ...], b_shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cublas, "multiply", lambda: stand_in)
+    monkeypatch.setattr(blas, "multiply", lambda: stand_in)
     monkeypatch.setattr(torch.cuda, "current_blas_handle", lambda: 0)
     monkeypatch.setattr(torch.cuda, "device", lambda _: torch.device("cpu"))
     generator = torch.Generator().manual_seed(0)
@@ -158,7 +157,7 @@ def test_tf32_is_asked_for_call_by_call(
 
 
 def test_without_a_library_another_schedule_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cublas, "multiply", lambda: None)
+    monkeypatch.setattr(blas, "multiply", lambda: None)
     contraction = described("ik,kj->ij", torch.ones(4, 5), torch.ones(5, 6), precision="tf32")
     (schedule,) = blas.schedules(contraction, H200).schedules
     with pytest.raises(ResourceError, match="cuBLAS"):
@@ -172,7 +171,7 @@ def test_tf32_on_a_device(equation: str) -> None:
     terms = equation.split("->")[0].split(",")
     generator = torch.Generator("cuda").manual_seed(0)
     a, b = (torch.randint(-4, 5, [extents[i] for i in t], generator=generator, device="cuda").float() for t in terms)
-    assert cublas.multiply() is not None
+    assert blas.multiply() is not None
     plan = weft.plan(equation, a, b, precision="tf32", backend="triton")
     (schedule,) = blas.schedules(plan.contraction, plan._request.target).schedules
     expected = torch.einsum(equation, a.double(), b.double()).float()

@@ -11,7 +11,7 @@ import torch
 import weft
 from support import Backend
 from weft.gpu.blas import family as blas
-from weft.gpu.complex.real_forms.ways import RealFormSchedule
+from weft.gpu.complex.real_forms import RealFormSchedule
 from weft.oracle.judgement import error_over_bound
 from weft.oracle.rounding import epsilon
 from weft.planner.planner import choose

@@ -12,7 +12,7 @@ import weft
 from support import Backend, integers
 from weft import reference
 from weft.gpu.blas import family as blas
-from weft.gpu.complex.real_forms import family as real_forms
+from weft.gpu.complex import real_forms
 from weft.planner.schedule import Target
 from weft.spec import Layout
 from weft.testing import assert_close, expectation, poisoned, random_operand

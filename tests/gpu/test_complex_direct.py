@@ -11,7 +11,7 @@ import weft
 from support import Backend, integers
 from weft import reference
 from weft.api.describe import TARGETS, choice_for, hypothetical
-from weft.gpu.complex.direct import family as direct
+from weft.gpu.complex import direct
 from weft.testing import assert_close, expectation, poisoned, random_operand
 
 SINGLE, DOUBLE = torch.complex64, torch.complex128

@@ -11,8 +11,8 @@ import weft
 from support import Backend, integers
 from weft import reference
 from weft.gpu.blas import family as blas
-from weft.gpu.common.aux_operands import kind_of
-from weft.gpu.complex.real_forms import family as real_forms
+from weft.gpu.common.operation import kind_of
+from weft.gpu.complex import real_forms
 from weft.planner.schedule import Target
 from weft.testing import assert_close, expectation, poisoned, random_operand
 

@@ -11,8 +11,7 @@ import torch
 import weft
 from support import Backend
 from weft import reference
-from weft.gpu.composite.counting import family as counting
-from weft.gpu.composite.ttgt import family as ttgt
+from weft.gpu.composite import counting, ttgt
 from weft.planner.planner import choose
 from weft.planner.schedule import Target
 from weft.spec import Contraction, Role

@@ -19,8 +19,8 @@ import torch
 import weft
 from gpu.fake_driver import FakeDriver, a_gpu, cubin, nothing_loaded
 from weft.api.describe import TARGETS
-from weft.gpu.common import cubins, loading
-from weft.gpu.common.cubin import Cubin
+from weft.gpu.common import cubins
+from weft.gpu.common.cubins import Cubin
 from weft.gpu.common.launch import KernelLaunch, collected
 from weft.gpu.simt import family
 from weft.planner.planner import Choice, choose_among
@@ -60,7 +60,7 @@ def sizes_of(launch: KernelLaunch) -> tuple[int, ...]:
 def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty store."""
     monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path / "store"))
-    loading._tell.cache_clear()
+    cubins._tell.cache_clear()
     return tmp_path
 
 

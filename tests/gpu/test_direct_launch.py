@@ -13,9 +13,9 @@ import torch
 import weft
 
 pytest.importorskip("triton")
-from weft.gpu.common import driver as launching
-from weft.gpu.common.cubin import Cubin, parameter_sizes
-from weft.gpu.common.driver import DirectLaunch
+from weft.gpu.common import direct as launching
+from weft.gpu.common.cubins import Cubin, parameter_sizes
+from weft.gpu.common.direct import DirectLaunch
 from weft.spec import Layout
 
 

@@ -13,7 +13,7 @@ from forked import said
 KEYS = """
 import json, sys
 from weft.gpu.common.triton_versions import settle_key
-from weft.gpu.complex.interleaved.kernel import interleaved_kernel
+from weft.gpu.complex.interleaved_kernel import interleaved_kernel
 from weft.gpu.gett.kernel import gett_kernel
 from weft.gpu.permute.kernel import permute_kernel
 from weft.gpu.semiring.kernel import semiring_kernel

@@ -21,7 +21,8 @@ from weft.spec.dtypes import resolve
 
 H200 = Target("cuda", 0, "NVIDIA H200", 90, 132, 232448)
 A100 = Target("cuda", 0, "NVIDIA A100", 80, 108, 166912)
-KERNELS = sorted(Path(weft.__file__).parent.glob("gpu/*/*kernel.py"))
+GPU = Path(weft.__file__).parent / "gpu"
+KERNELS = [*sorted(GPU.glob("*/*kernel.py")), GPU / "selection.py", GPU / "common/tiles.py"]
 
 
 def square(n: int) -> Contraction:
@@ -40,7 +41,7 @@ def test_every_kernel_waits_before_anything_else(path: Path) -> None:
         calls = [node for node in ast.walk(function) if isinstance(node, ast.Call)]
         waits = [call.lineno for call in calls if ast.unparse(call) in ("pdl_begin()", "pdl_wait()")]
         assert len(waits) == 1, function.name
-        roles = [call.lineno for call in calls if ast.unparse(call.func) in ("gl.warp_specialize", "start_roles")]
+        roles = [call.lineno for call in calls if ast.unparse(call.func) == "pipeline.start_roles"]
         first = next(
             each for each in function.body if ast.get_docstring(function) is None or each is not function.body[0]
         )

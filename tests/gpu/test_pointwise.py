@@ -12,10 +12,9 @@ import torch
 
 from weft.fn import trace
 from weft.fn.pointwise import inlined
-from weft.gpu.common.cubin import Cubin
+from weft.gpu.common.cubins import Cubin
 from weft.gpu.pointwise import launch, nvrtc
-from weft.gpu.pointwise.form import Passage, PassTensor, Step, passage
-from weft.gpu.pointwise.source import KernelText, kernel_text
+from weft.gpu.pointwise.source import KernelText, Passage, PassTensor, Step, kernel_text, passage
 from weft.planner.schedule import Target
 
 HALF, SINGLE, DOUBLE = torch.float16, torch.float32, torch.float64

@@ -13,7 +13,7 @@ import weft
 from support import Backend
 from weft import reference
 from weft.algebra import plus_times_mod
-from weft.gpu.composite.logsumexp import family as logsumexp
+from weft.gpu.composite import logsumexp
 from weft.gpu.gett import family as matrix
 from weft.gpu.semiring import family as algebra
 from weft.gpu.simt import family as vector

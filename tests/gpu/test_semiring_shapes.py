@@ -15,9 +15,9 @@ from weft import reference
 from weft.algebra import Algebra
 from weft.api.describe import hypothetical
 from weft.gpu.common.constraints import power_of_two
+from weft.gpu.common.operation import sums_exponentials
 from weft.gpu.common.tiling import TiledAxis
 from weft.gpu.semiring import family as semiring
-from weft.gpu.semiring.algebra import sums_exponentials
 from weft.gpu.semiring.family import thread_tile
 from weft.gpu.semiring.schedule import MOST_HELD, fitting
 from weft.planner.schedule import Target

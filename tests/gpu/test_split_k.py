@@ -7,7 +7,7 @@ import torch
 import triton
 import triton.language as tl
 
-from weft.gpu.common.splits import StreamK, most_splits, stream
+from weft.gpu.common.contraction_launch import StreamK, most_splits, stream
 from weft.gpu.common.tiles import range_start, split_of_tile, splits_of
 from weft.planner.target import interpreting
 

@@ -17,7 +17,7 @@ pytest.importorskip("triton")
 import triton.language as tl
 from triton.runtime import interpreter
 
-from weft.gpu.common import addresses
+from weft.gpu.common import device
 from weft.gpu.common.tiling import A, D
 from weft.gpu.permute import family as permute
 from weft.gpu.permute import model as permute_room
@@ -43,7 +43,7 @@ PRODUCTS = [
 def stated(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """The statements made, each compared with the offsets it is made of. Nothing but the truth is to be stated,
     whichever version of Triton is here."""
-    for module in (addresses, permute_room):
+    for module in (device, permute_room):
         monkeypatch.setattr(module, "ODD_RUNS_STATED", tl.constexpr(False))
     found: list[tuple[int, int]] = []
     keep = interpreter.TensorHandle.set_attr

@@ -14,10 +14,9 @@ from torch import Tensor
 import weft
 from gpu.warp_specialized_cases import H200
 from weft.errors import UnsupportedError
-from weft.gpu.common.addressed import _Allocations
+from weft.gpu.common.direct import _Allocations
 from weft.gpu.common.launch import collected
-from weft.gpu.terms.launch import FIRST_COUNT, OperandTerms, TermsProduct, TermsVerdict
-from weft.gpu.terms.model import joined_shift, terms_params
+from weft.gpu.terms.launch import FIRST_COUNT, OperandTerms, TermsProduct, TermsVerdict, joined_shift, terms_params
 from weft.library import scheme as library_scheme
 from weft.library import split_family, sums
 from weft.planner.schedule import Target

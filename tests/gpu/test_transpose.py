@@ -12,8 +12,8 @@ import weft
 from gpu.permutations import H200
 from permuting import any_bits, bits, same_bits
 from support import Backend
-from weft.gpu.transpose import family, launch, model
-from weft.gpu.transpose.launch import square_launch, transpose_squares_
+from weft.gpu.transpose import family, model
+from weft.gpu.transpose.family import square_launch, transpose_squares_
 from weft.gpu.transpose.model import best, workspace_bytes
 from weft.spec import Layout
 
@@ -31,8 +31,7 @@ def allocated(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         sizes.append(made.numel() * made.itemsize)
         return made
 
-    for module in (family, launch, family, launch):
-        monkeypatch.setattr(module.torch, "empty", counted)
+    monkeypatch.setattr(family.torch, "empty", counted)
     return sizes
 
 

@@ -8,7 +8,8 @@ import torch
 
 from permuting import any_bits
 from support import Backend
-from weft.gpu.transpose.family import cycle_order, cycle_tables, move_super_elements_
+from weft.gpu.transpose.family import move_super_elements_
+from weft.gpu.transpose.model import cycle_order, cycle_tables
 from weft.testing import poisoned
 
 ORDERS = [(1, 5, 3), (4, 1, 9), (3, 4, 5), (1, 40, 7), (16, 1, 16), (2, 1, 2), (1, 3, 1), (1, 1, 1), (7, 64, 3)]

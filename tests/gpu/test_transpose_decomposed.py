@@ -7,7 +7,7 @@ import torch
 
 from permuting import any_bits, same_bits
 from support import Backend
-from weft.gpu.transpose import launch, model
+from weft.gpu.transpose import family, model
 from weft.gpu.transpose.family import decomposed_
 from weft.gpu.transpose.model import SlideParams, TransposeSchedule, best, slide_params, workspace_bytes
 from weft.testing import poisoned
@@ -107,7 +107,7 @@ class TestPadding:
                 for pitch in (columns, columns + gap)
             )
             expected = (dense if insert else padded).clone()
-            launch.slide_(memory, found)
+            family.slide_(memory, found)
             guarded.check_guards()
             assert torch.equal(padded if insert else dense, expected), (rows, columns, gap)
         assert several
@@ -127,13 +127,13 @@ class TestPadding:
         triton_backend: Backend,
     ) -> None:
         slid: list[bool] = []
-        slide = launch.slide_
+        slide = family.slide_
 
         def counted(words: torch.Tensor, found: SlideParams) -> None:
             slid.append(found.insert)
             slide(words, found)
 
-        monkeypatch.setattr(launch, "slide_", counted)
+        monkeypatch.setattr(family, "slide_", counted)
         schedule = next(each for given, each in SCHEDULES if given == shape)
         TestDecomposed().check(shape, schedule, dtype, triton_backend, step, 1 << 20)
         left = {True: schedule.rows < shape[0], False: schedule.columns < shape[1]}

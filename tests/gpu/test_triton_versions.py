@@ -18,7 +18,6 @@ from weft.api.describe import choice_for, hypothetical
 from weft.gpu.common.constants import whole
 from weft.gpu.common.release import TESTED
 from weft.gpu.warp_specialized import family as warp_specialized
-from weft.gpu.warp_specialized import gluon_probe
 from weft.machine.store import Store
 from weft.plans.explain.report import explain
 
@@ -42,7 +41,7 @@ def version(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Non
 
 
 def forget() -> None:
-    gluon_probe._known_error.cache_clear()
+    warp_specialized._known_error.cache_clear()
 
 
 def answering(monkeypatch: pytest.MonkeyPatch, **answer: Any) -> list[int]:
@@ -53,7 +52,7 @@ def answering(monkeypatch: pytest.MonkeyPatch, **answer: Any) -> list[int]:
         seen.append(capability)
         return answer
 
-    monkeypatch.setattr(gluon_probe, "asked", asked)
+    monkeypatch.setattr(warp_specialized, "asked", asked)
     return seen
 
 
@@ -103,7 +102,7 @@ def test_a_damaged_record_is_made_anew(
     version(UNKNOWN)
     seen = answering(monkeypatch, error="it does not")
     first = warp_specialized.supports(CONTRACTION, H200)
-    (record,) = (cache / gluon_probe.ROOM).glob("*.json")
+    (record,) = (cache / warp_specialized.PROBES).glob("*.json")
     record.write_bytes(damage)
     for _ in range(2):
         forget()
@@ -136,16 +135,16 @@ def test_a_compiler_that_crashes_is_an_answer_and_one_that_is_killed_is_none(
     reason = warp_specialized.supports(CONTRACTION, H200)
     assert reason is not None
     assert UNKNOWN in reason
-    assert bool(list(cache.glob(f"{gluon_probe.ROOM}/*.json"))) is kept
+    assert bool(list(cache.glob(f"{warp_specialized.PROBES}/*.json"))) is kept
 
 
 def test_a_compiler_that_takes_too_long_is_asked_again_by_the_next_process(
     version: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, cache: Path
 ) -> None:
     version(UNKNOWN)
-    monkeypatch.setattr(gluon_probe, "SECONDS", 0.01)
+    monkeypatch.setattr(warp_specialized, "PROBE_SECONDS", 0.01)
     assert "0 s" in str(warp_specialized.supports(CONTRACTION, H200))
-    assert not list(cache.glob(f"{gluon_probe.ROOM}/*.json"))
+    assert not list(cache.glob(f"{warp_specialized.PROBES}/*.json"))
 
 
 def test_a_version_that_nobody_knows_compiles_the_kernels_and_is_used(
@@ -154,7 +153,7 @@ def test_a_version_that_nobody_knows_compiles_the_kernels_and_is_used(
     """The real compiler, in a process of its own, for a GPU that is not here."""
     version(UNKNOWN)
     assert warp_specialized.supports(CONTRACTION, H200) is None
-    assert list(cache.glob(f"{gluon_probe.ROOM}/*.json"))
+    assert list(cache.glob(f"{warp_specialized.PROBES}/*.json"))
     assert list(cache.glob("triton/*/*.cubin"))
 
 

@@ -12,9 +12,9 @@ import torch.nn.functional as F
 import weft
 from weft.fn import trace
 from weft.gpu.common.tiling import by_stride
-from weft.gpu.composite.ttgt import family as ttgt
-from weft.gpu.composite.ttgt import packing
-from weft.gpu.composite.ttgt.packing import applied, matrix
+from weft.gpu.composite import packing as packing
+from weft.gpu.composite import ttgt
+from weft.gpu.composite.packing import applied, matrix
 from weft.gpu.permute import family as permute
 from weft.gpu.permute.model import LAUNCH
 from weft.planner.planner import choose

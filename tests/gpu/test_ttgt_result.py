@@ -9,8 +9,7 @@ import torch
 
 import weft
 from support import Backend, integers
-from weft.gpu.composite.ttgt import family as ttgt
-from weft.gpu.composite.ttgt import result
+from weft.gpu.composite import ttgt
 from weft.planner.planner import choose
 from weft.planner.program import Program
 from weft.planner.schedule import Target
@@ -72,9 +71,9 @@ def test_the_library_multiplies_what_it_could_not_have_written() -> None:
 def test_a_result_that_lies_as_a_matrix_is_written_by_the_product() -> None:
     extents = dict.fromkeys("mkn", 4096)
     for dtype in (torch.float16, torch.float32):
-        assert not list(result.ways(described("mk,kn->mn", extents, dtype)))
+        assert not list(ttgt.ways(described("mk,kn->mn", extents, dtype)))
     rows = described("mk,kn->mn", extents, torch.float16, (4097, 1))  # between words
-    assert list(result.ways(rows))
+    assert list(ttgt.ways(rows))
 
 
 @pytest.mark.parametrize(
@@ -100,7 +99,7 @@ def test_every_workspace_gives_the_product(
 ) -> None:
     monkeypatch.setattr(ttgt, "LEAST_FLOPS", 1)
     monkeypatch.setattr(ttgt, "TILED", ())  # there is no library in the interpreter
-    monkeypatch.setattr(result, "_is_matrix", lambda _: False)  # also where a product would write D well
+    monkeypatch.setattr(ttgt, "_is_matrix", lambda _: False)  # also where a product would write D well
     options = dict(options)
     dtype, alpha, beta = options.pop("dtype"), options.pop("alpha", 1.0), options.pop("beta", 1.0)
     add = options.pop("add", False)

@@ -16,7 +16,7 @@ from weft.gpu.common.inspect import compiled
 from weft.gpu.common.launch import KernelLaunch
 from weft.gpu.permute import family as permute
 from weft.gpu.permute.schedule import WORDS
-from weft.gpu.transpose.launch import cycle_launches, slide_launches, square_launch
+from weft.gpu.transpose.family import cycle_launches, slide_launches, square_launch
 from weft.gpu.transpose.model import slide_params
 from weft.spec import Layout
 

@@ -13,13 +13,12 @@ import torch
 
 from fn.compiled_cuda import HOST, kernel
 from library.calls import BRAIN, DOUBLE, HALF, SINGLE, SIZES, Call, case, check, check_permutation, run
-from weft.gpu.common import driver
-from weft.gpu.common.cubin import Cubin
+from weft.gpu.common import direct
+from weft.gpu.common.cubins import Cubin
 from weft.gpu.pointwise import launch, nvrtc
 from weft.gpu.pointwise import launch as kernels
-from weft.gpu.pointwise.form import THREADS, PassTensor
 from weft.gpu.pointwise.launch import PassKernel
-from weft.gpu.pointwise.source import NAME, KernelText
+from weft.gpu.pointwise.source import NAME, THREADS, KernelText, PassTensor
 from weft.library import model, products
 from weft.library.passes import moving_pass
 from weft.planner.schedule import Target
@@ -73,7 +72,7 @@ def on_the_host(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(products, "_HALVES", ())  # torch has products of them that widen on a GPU alone
     monkeypatch.setattr(launch, "kernel_text", partial(launch.kernel_text, prelude=HOST))
     monkeypatch.setattr(launch, "kernel_of", DRIVER.at_hand)
-    monkeypatch.setattr(driver, "loaded_driver", lambda: DRIVER)
+    monkeypatch.setattr(direct, "loaded_driver", lambda: DRIVER)
     monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 0, raising=False)
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 0, raising=False)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
@@ -258,7 +257,7 @@ def test_a_kernel_that_does_not_come_is_given_up(monkeypatch: pytest.MonkeyPatch
             return Future()
 
     monkeypatch.setattr(kernels, "_compilers", lambda process: Never())
-    monkeypatch.setattr(kernels, "_found", lambda key, target: None)
+    monkeypatch.setattr(kernels.cubins, "loaded", lambda key, target, device: None)
     monkeypatch.setattr(kernels, "LEAST", 0.01)
     monkeypatch.setattr(kernels, "_EXPECTED", 0.0)
     waited = PassKernel(KernelText("", ()), "key", None)  # type: ignore[arg-type]

@@ -23,9 +23,9 @@ from tune_problems import choice_of, described
 from weft.api.describe import TARGETS
 from weft.cpu.machine_code import CodeStore, MachineCode
 from weft.gpu.common import cubins
-from weft.gpu.common.cubin import Cubin
-from weft.gpu.common.tensor_maps import MapForm
-from weft.gpu.warp_specialized import gluon_probe
+from weft.gpu.common.cubins import Cubin
+from weft.gpu.common.driver import MapForm
+from weft.gpu.warp_specialized import family as warp_specialized
 from weft.machine import ceilings, folder, pack, store
 from weft.machine.store import Store
 from weft.planner import coefficients, promotion, tuned, verdicts
@@ -184,24 +184,24 @@ def selftest() -> Callable[[], bool]:
 
 
 def probes() -> Callable[[], bool]:
-    gluon_probe._known_error.cache_clear()
+    warp_specialized._known_error.cache_clear()
     answers = [{"error": "no such thing"}, {"error": None, "passing": True}]
-    gluon_probe.asked, asked = lambda capability: answers[-1], gluon_probe.asked
+    warp_specialized.asked, asked = lambda capability: answers[-1], warp_specialized.asked
     try:
         answers.pop()
-        assert gluon_probe._known_error(90, "9.9") == "no such thing"
+        assert warp_specialized._known_error(90, "9.9") == "no such thing"
     finally:
-        gluon_probe.asked = asked
+        warp_specialized.asked = asked
 
     def read() -> bool:
-        gluon_probe._known_error.cache_clear()
-        gluon_probe.asked = lambda capability: {"error": "asked again", "passing": True}
+        warp_specialized._known_error.cache_clear()
+        warp_specialized.asked = lambda capability: {"error": "asked again", "passing": True}
         try:
-            error = gluon_probe._known_error(90, "9.9")
+            error = warp_specialized._known_error(90, "9.9")
             assert error is None or isinstance(error, str)
             return error == "no such thing"
         finally:
-            gluon_probe.asked = asked
+            warp_specialized.asked = asked
 
     return read
 

@@ -21,7 +21,7 @@ from weft.planner.tuned import TunedSchedule
 PACKAGE = Path(weft.__file__).parent
 
 GETT = "weft.gpu.gett.family"
-PACKED = "weft.gpu.composite.ttgt.family"
+PACKED = "weft.gpu.composite.ttgt"
 SPECIALIZED = "weft.gpu.warp_specialized.family"
 
 
@@ -74,7 +74,7 @@ def on_a_gpu(family: str) -> Choice:
         (GETT, "fn/pointwise.py"),
         (SPECIALIZED, "gpu/warp_specialized/roles.py"),
         (SPECIALIZED, "gpu/warp_specialized/views.py"),
-        (PACKED, "gpu/composite/ttgt/packing.py"),
+        (PACKED, "gpu/composite/packing.py"),
         (PACKED, "gpu/permute/kernel.py"),  # of a step
         (PACKED, "planner/program.py"),
     ],

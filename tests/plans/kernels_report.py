@@ -13,7 +13,7 @@ from triton.compiler import ASTSource
 from triton.compiler import compile as compile_kernel
 
 from weft.api.describe import choice_for, hypothetical, kernels_for
-from weft.gpu.common.cubin import block_barriers
+from weft.gpu.common.cubins import block_barriers
 from weft.gpu.common.inspect import TARGETS
 from weft_bench.kernels.text import code_text
 from weft_bench.micro.kernels import read_again_kernel, strided_copy_kernel

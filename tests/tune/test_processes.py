@@ -19,7 +19,7 @@ from tune_problems import described
 from weft.api.describe import TARGETS
 from weft.base import interpreter
 from weft.cli import first_call
-from weft.gpu.warp_specialized import gluon_probe
+from weft.gpu.warp_specialized import family as warp_specialized
 from weft.planner.planner import choose
 from weft.plans import elsewhere
 from weft.tune.compile_pool import Compiler
@@ -47,7 +47,7 @@ def planned() -> None:
 
 
 def probed() -> None:
-    assert gluon_probe.asked(90)["passing"]
+    assert warp_specialized.asked(90)["passing"]
 
 
 def timed() -> None:

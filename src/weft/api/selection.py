@@ -30,7 +30,7 @@ from weft.spec.contraction import mode_strides, output_shape
 from weft.spec.dtypes import value_type
 
 INDEX = torch.int64  # of places
-_ROOMS = {"triton": "weft.gpu.selection.launch", "cpu": "weft.cpu.selection", "reference": "weft.oracle.judgement"}
+_ROOMS = {"triton": "weft.gpu.selection", "cpu": "weft.cpu.selection", "reference": "weft.oracle.judgement"}
 
 
 @dataclass(frozen=True, slots=True)

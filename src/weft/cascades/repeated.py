@@ -16,8 +16,9 @@ from weft.base.kept import keep_if_captured
 from weft.cascades.arguments import Call
 from weft.cascades.differentiable import VIEWS, DifferentiatedCascade
 from weft.cascades.frame import turned
-from weft.gpu.common.cubin import Cubin, parameter_sizes
-from weft.gpu.common.driver import DirectLaunch, launches_are_hooked
+from weft.gpu.common.cubins import Cubin, parameter_sizes
+from weft.gpu.common.direct import DirectLaunch
+from weft.gpu.common.release import launches_are_hooked
 from weft.spec import Layout
 
 

@@ -157,9 +157,9 @@ def tiles_for(program: CascadeProgram, asked: bool, hopper: bool) -> tuple[Casca
 
 def is_hopper(device: torch.device) -> bool:
     """Whether kernels in Gluon compile for a GPU, and it multiplies by warp groups."""
-    from weft.gpu.warp_specialized.gluon_probe import refusal
+    from weft.gpu.warp_specialized.family import gluon_refusal
 
-    return torch.cuda.get_device_capability(device) == (9, 0) and refusal(target_of("triton", device)) is None
+    return torch.cuda.get_device_capability(device) == (9, 0) and gluon_refusal(target_of("triton", device)) is None
 
 
 def _processors(device: torch.device) -> int:

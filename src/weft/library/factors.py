@@ -69,7 +69,7 @@ class OperandFactor:
     @property
     def is_scattered(self) -> bool:
         """Whether values are copied, converted at most, along many modes."""
-        from weft.gpu.pointwise.form import is_scattered  # a CPU does without
+        from weft.gpu.pointwise.source import is_scattered  # a CPU does without
 
         if self._function is not None or self._conjugate or self._value not in (self._stored, self.wanted):
             return False

@@ -222,7 +222,7 @@ class PartFinish:
     @property
     def is_scattered(self) -> bool:
         """Whether sums are copied to D along many modes."""
-        from weft.gpu.pointwise.form import is_scattered  # a CPU does without
+        from weft.gpu.pointwise.source import is_scattered  # a CPU does without
 
         return is_scattered(*self._d[:2], Layout.contiguous(self._d.shape, self._dtype).strides)
 

@@ -17,9 +17,8 @@ from weft.fn.cuda import CudaWriter
 from weft.fn.operations import lowering_of
 from weft.fn.pointwise import inlined
 from weft.fn.writer import Held
-from weft.gpu.pointwise.form import PassTensor, passage
 from weft.gpu.pointwise.launch import Pass, made_pass
-from weft.gpu.pointwise.source import Body
+from weft.gpu.pointwise.source import Body, PassTensor, passage
 from weft.library.products import wrapped
 from weft.library.scheme import LibraryScheme
 from weft.library.views import FIRST, A, B, C, D, Frame

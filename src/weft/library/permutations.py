@@ -139,7 +139,7 @@ class _Copy(_Passed):
 
     def prepare(self, target: Target) -> None:
         """Have a copy along many modes done in one pass, where a device can."""
-        from weft.gpu.pointwise.form import PassTensor, is_scattered
+        from weft.gpu.pointwise.source import PassTensor, is_scattered
 
         x, d = self._permutation.x, self._permutation.d
         if self._conjugate or x.dtype != d.dtype or not is_scattered(self._shape, self._in_x, self._in_d):

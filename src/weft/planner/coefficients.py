@@ -28,6 +28,7 @@ FORMAT = 2  # of what is kept
 ROOM = "coefficients"  # of the store
 SHIPPED = Path(__file__).parent.parent / "data" / "costs"  # a file for each device
 FITTED_ON = "h200.json"
+_MODELS = ("gpu/**/cost.py", "gpu/**/model.py", "gpu/**/family.py", "gpu/complex/*.py", "gpu/composite/*.py")
 
 
 class Fitted:
@@ -145,7 +146,7 @@ def _own(kind: str, name: str, capability: int) -> Coefficients | None:
 
 def _key(kind: str, name: str, capability: int) -> dict[str, Any]:
     """A device, and the models that its numbers are of."""
-    models = of_files("gpu/**/cost.py", "gpu/**/model.py", "gpu/**/family.py", f"data/costs/{FITTED_ON}")
+    models = of_files(*_MODELS, f"data/costs/{FITTED_ON}")
     return {
         "what": "coefficients", "format": FORMAT, "kind": kind, "name": name, "capability": capability,
         "models": models,

@@ -29,12 +29,12 @@ FAMILIES = {
         "weft.gpu.semiring.family",
         "weft.gpu.simt.family",
         "weft.planner.pre_reduce",
-        "weft.gpu.composite.ttgt.family",
-        "weft.gpu.composite.logsumexp.family",
-        "weft.gpu.composite.counting.family",
+        "weft.gpu.composite.ttgt",
+        "weft.gpu.composite.logsumexp",
+        "weft.gpu.composite.counting",
         "weft.library.split_family",
-        "weft.gpu.complex.direct.family",
-        "weft.gpu.complex.real_forms.family",
+        "weft.gpu.complex.direct",
+        "weft.gpu.complex.real_forms",
     ),
     "cpu": (
         "weft.cpu.gett.family",
@@ -45,7 +45,7 @@ FAMILIES = {
     ),
 }
 PERMUTATION_FAMILIES = {
-    "triton": ("weft.gpu.permute.family", "weft.gpu.complex.interleaved.family"),
+    "triton": ("weft.gpu.permute.family", "weft.gpu.complex.interleaved"),
     "cpu": ("weft.cpu.permute.family", "weft.library.permutations"),
 }
 LIBRARIES = frozenset(("weft.library.family", "weft.library.permutations"))  # of the library tier

@@ -54,7 +54,7 @@ def built(choice: Choice) -> tuple[Choice, Any]:
     """`Choice.built`, for a plan's own launch: its kernels are noted where there are several."""
     found, launch = choice.built()
     if found.target.kind == "cuda" and hasattr(launch, "kernels"):
-        from weft.gpu.common.addressed import addressed
+        from weft.gpu.common.direct import addressed
 
         launch = addressed(launch)
     return found, launch

@@ -166,9 +166,9 @@ _CPU_TRANSPOSE, _TRANSPOSE = "weft.cpu.permute.transpose", "weft.gpu.transpose.f
 _BLAS, _WS = (f"weft.gpu.{name}.family" for name in ("blas", "warp_specialized"))
 _GETT, _SEMIRING, _SIMT, _PERMUTE = (f"weft.gpu.{name}.family" for name in ("gett", "semiring", "simt", "permute"))
 _DIRECT, _INTERLEAVED, _REAL_FORMS = (
-    f"weft.gpu.complex.{name}.family" for name in ("direct", "interleaved", "real_forms")
+    f"weft.gpu.complex.{name}" for name in ("direct", "interleaved", "real_forms")
 )
-_TTGT, _LOG, _COUNTING = (f"weft.gpu.composite.{name}.family" for name in ("ttgt", "logsumexp", "counting"))
+_TTGT, _LOG, _COUNTING = (f"weft.gpu.composite.{name}" for name in ("ttgt", "logsumexp", "counting"))
 _SPLIT = "weft.library.split_family"
 _PRE_REDUCE = "weft.planner.pre_reduce"
 

@@ -109,7 +109,7 @@ def _compile_and_leave(frame: bytes, target: Any, link: Connection) -> NoReturn:
 
 def compile_schedule(task: Task, target: Any) -> str | None:
     """Compile one schedule; None, or why the device could not run it."""
-    from weft.gpu.common.cubin import excess
+    from weft.gpu.common.cubins import excess
     from weft.gpu.common.launch import collected
 
     with collected() as launches:

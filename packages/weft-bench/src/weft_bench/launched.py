@@ -17,9 +17,8 @@ from weft.planner.schedule import Target
 from weft.planner.target import target_of
 
 if TYPE_CHECKING:
-    from weft.gpu.common.cubin import Cubin
-    from weft.gpu.common.driver import DirectLaunch
-    from weft.gpu.common.loading import Loaded
+    from weft.gpu.common.cubins import Cubin, Loaded
+    from weft.gpu.common.direct import DirectLaunch
 
 MOST = 64  # kernels that are kept of a call, those with most warps
 
@@ -31,7 +30,7 @@ def launched(call: Callable[..., Any], tensors: Sequence[Any], device: torch.dev
     """
     if device.type != "cuda" or torch.version.hip:
         return []
-    from weft.gpu.common.driver import NotedKernel, noting
+    from weft.gpu.common.direct import NotedKernel, noting
 
     with torch.cuda.device(device), torch.autograd.set_multithreading_enabled(False), noting() as noted:
         call(*tensors)
@@ -63,7 +62,8 @@ class _Run(NamedTuple):
 
     @classmethod
     def of(cls, launch: DirectLaunch) -> _Run:
+        from weft.gpu.common.cubins import described
         from weft.gpu.common.driver import carveout_of
-        from weft.gpu.common.loading import loaded_of
 
-        return cls(launch.cubin, launch.programs, loaded_of(launch), carveout_of(launch.function))
+        loaded = described(launch.cubin, launch.function, launch.device)
+        return cls(launch.cubin, launch.programs, loaded, carveout_of(launch.function))

@@ -11,8 +11,8 @@ import torch
 
 from bench.sides import CPU, Side
 from gpu.fake_driver import FakeDriver, a_gpu, cubin
-from weft.gpu.common.driver import DirectLaunch
-from weft.gpu.common.loading import load
+from weft.gpu.common.cubins import load
+from weft.gpu.common.direct import DirectLaunch
 from weft.planner.schedule import Target
 from weft_bench import launched as module
 from weft_bench import runner

@@ -1,25 +1,109 @@
 """Matrix products as they lie, by cuBLAS: schedules for a description, and the launch.
 
-One call through torch: `mm`, or `bmm` over a batch mode or over one mode of m or n. TF32 is asked for call by call.
+One call through torch: `mm`, or `bmm` over a batch mode or over one mode of m or n.
+
+TF32 of float32 is the one product that torch takes from cuBLAS by a switch of the whole process only. To turn
+`torch.backends.cuda.matmul.allow_tf32` on for a call would make other threads' products, the user's own among them,
+less exact than they were asked for. So it is asked for call by call, on torch's own handle, with its stream and
+workspace. Names and values are those of ``cublas_api.h``, the same in CUDA 11, 12 and 13.
 """
 
 from __future__ import annotations
 
+import ctypes
 import math
 from collections.abc import Iterator
-from functools import partial
-from typing import Any, TypeAlias
+from ctypes import byref, c_float, c_int, c_longlong, c_void_p
+from functools import lru_cache, partial
+from threading import local
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
-from weft.gpu.blas import cublas
 from weft.gpu.blas.model import NAME, RATES, BlasSchedule, extent, forms, misfit, predict, schedules
-from weft.gpu.common.driver import NotedProduct, note
+from weft.gpu.common.direct import NotedProduct, note
+from weft.gpu.common.driver import aside_of_capture
 from weft.machine.exactness import guarded
 from weft.planner.schedule import AuxTensors, Launch, Make, NewTensor, ResourceError, Scalar, Target
 from weft.spec import Contraction, Layout
 from weft.spec.dtypes import dtype_name
+
+COMPUTE_32F_FAST_TF32 = 77  # cublasComputeType_t
+REAL_32F = 0  # cudaDataType_t
+DEFAULT = -1  # cublasGemmAlgo_t
+AS_IT_LIES, TRANSPOSED = 0, 1  # cublasOperation_t
+
+_OPERAND = (c_void_p, c_int, c_int, c_longlong)  # address, type, leading dimension, elements from matrix to matrix
+_ARGUMENTS = (
+    c_void_p, c_int, c_int, c_int, c_int, c_int, c_void_p, *_OPERAND, *_OPERAND, c_void_p, *_OPERAND, c_int, c_int,
+    c_int,
+)  # fmt: skip
+
+
+class CublasMatrix(NamedTuple):
+    """A stack of matrices in cuBLAS's words, whose columns are contiguous: ours are transposed for it."""
+
+    operation: int
+    leading: int
+    step: int  # from matrix to matrix
+
+
+_ready = local()  # the devices that a thread has torch's handle for
+
+
+def make_ready(device: torch.device) -> None:
+    """Let torch make this thread's handle of the library, once. Made within a capture it would end that."""
+    if device.type != "cuda":
+        return
+    known: set[torch.device] = _ready.__dict__.setdefault("devices", set())
+    if device not in known:
+        with aside_of_capture(), torch.cuda.device(device):
+            torch.cuda.current_blas_handle()
+        known.add(device)
+
+
+@lru_cache
+def multiply() -> Any:
+    """`cublasGemmStridedBatchedEx` of the cuBLAS that torch works with; None where there is none."""
+    if torch.version.cuda is None:
+        return None
+    try:
+        call = ctypes.CDLL(f"libcublas.so.{torch.version.cuda.split('.')[0]}").cublasGemmStridedBatchedEx
+    except (OSError, AttributeError):
+        return None
+    call.argtypes, call.restype = _ARGUMENTS, c_int
+    return call
+
+
+def cublas_matrix(shape: tuple[int, ...], strides: tuple[int, ...]) -> CublasMatrix:
+    """Matrices (batch, rows, columns) in cuBLAS's words; one of the two dims is contiguous."""
+    _, rows, columns = shape
+    step, down, along = strides
+    if (along == 1 or columns == 1) and (down >= columns or rows == 1):
+        return CublasMatrix(AS_IT_LIES, max(down, columns, 1), step)
+    return CublasMatrix(TRANSPOSED, max(along, rows, 1), step)
+
+
+def tf32(left: Tensor, right: Tensor, result: Tensor, alpha: float, beta: float) -> None:
+    """result = alpha * left @ right + beta * result for stacks of float32 matrices, result contiguous along columns.
+
+    Products are made in TF32 and added in float32. Raises `RuntimeError` where cuBLAS reports an error.
+    """
+    make_ready(result.device)
+    note(None)
+    batch, rows, columns = result.shape
+    # What is contiguous along rows here is contiguous along columns there: the transpose is computed, from the right.
+    b, a, d = (cublas_matrix(x.shape, x.stride()) for x in (left, right, result))
+    with torch.cuda.device(result.device):
+        status = multiply()(
+            torch.cuda.current_blas_handle(), a.operation, b.operation, columns, rows, left.shape[2],
+            byref(c_float(alpha)), right.data_ptr(), REAL_32F, a.leading, a.step,
+            left.data_ptr(), REAL_32F, b.leading, b.step, byref(c_float(beta)),
+            result.data_ptr(), REAL_32F, d.leading, d.step, batch, COMPUTE_32F_FAST_TF32, DEFAULT,
+        )  # fmt: skip
+    if status != 0:
+        raise RuntimeError(f"cuBLAS returned status {status} for a product of {rows}x{left.shape[2]}x{columns}")
 
 
 class BlasLaunch:
@@ -45,7 +129,7 @@ class BlasLaunch:
         return self._made if self._returns else None
 
     def _made(self, a: Tensor, b: Tensor, *aux: Tensor | None) -> Tensor:
-        cublas.make_ready(a.device)
+        make_ready(a.device)
         left, right = (b, a) if self.swap_ab else (a, b)
         if not self._given[0]:
             left = left.as_strided(*self._left)
@@ -57,7 +141,7 @@ class BlasLaunch:
     def __call__(
         self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
     ) -> None:
-        cublas.make_ready(d.device)
+        make_ready(d.device)
         of_a, of_b = self._conjugate
         a, b = a.conj() if of_a else a, b.conj() if of_b else b
         left, right = (b, a) if self.swap_ab else (a, b)
@@ -86,7 +170,7 @@ class Tf32Launch:
         if c is not None and c.data_ptr() != d.data_ptr():
             result.copy_(_seen(c, self._addend))
         added = float(beta.real) if c is not None else 0.0
-        cublas.tf32(_seen(left, self._left), _seen(right, self._right), result, float(alpha.real), added)
+        tf32(_seen(left, self._left), _seen(right, self._right), result, float(alpha.real), added)
 
 
 MatrixView: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]  # shape and strides
@@ -158,7 +242,7 @@ def supports(contraction: Contraction, target: Target) -> str | None:
 def build(contraction: Contraction, schedule: BlasSchedule, target: Target) -> Launch:
     if contraction.arithmetic.precision == "ieee":
         return BlasLaunch(contraction, schedule)
-    if cublas.multiply() is None:
+    if multiply() is None:
         raise ResourceError("the cuBLAS of this torch is not found")
     return Tf32Launch(contraction, schedule)
 

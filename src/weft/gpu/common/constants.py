@@ -1,7 +1,8 @@
-"""Constants that are compiled into a kernel, as plain values: Triton takes its own in their place.
+"""Plain values that kernels take besides tensors; Triton takes its own in their place.
 
-So kernels are planned, keyed and loaded without Triton. A constant is a number, a text, None, an element type of
-`TRITON_TYPES`, a function that has a `jit`, or tuples of these.
+So kernels are planned, keyed and loaded without Triton. A constant that is compiled into a kernel is a number, a text,
+None, an element type of `TRITON_TYPES`, a function that has a `jit`, or tuples of these. A tensor map stands for a
+tensor that is found tile by tile.
 """
 
 from __future__ import annotations
@@ -9,11 +10,12 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from weft.fn.triton.device_code import jit_function
+from weft.spec import Layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,40 @@ class GluonLayout:
 
 def _as_lists(value: Any) -> Any:
     return list(map(_as_lists, value)) if isinstance(value, tuple) else value
+
+
+class TensorMap(NamedTuple):
+    """A tensor that a kernel reads or writes tile by tile through the tensor memory accelerator."""
+
+    layout: Layout
+    block: tuple[int, ...]
+
+    def descriptor(self, tensor: Any) -> Any:
+        """The descriptor of `tensor`, which has this layout, as Gluon takes it."""
+        from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+        if tensor.dtype != self.layout.dtype:
+            tensor = tensor.view(self.layout.dtype)
+        return TensorDescriptor(
+            tensor, list(self.layout.shape), list(self.layout.strides), list(self.block), self.shared.meant
+        )
+
+    @property
+    def shared(self) -> GluonLayout:
+        """How tiles lie in shared memory: Gluon does not choose it."""
+        *_, rows, columns = self.block
+        return matrix_layout((rows, columns), True, self.layout.dtype.itemsize, len(self.block))
+
+
+def matrix_layout(shape: tuple[int, int], along_k: bool, size: int, rank: int = 2) -> GluonLayout:
+    """How a tile of so many rows and columns lies in shared memory, its contiguous side as it is in memory.
+
+    Its order is the widest that its lines fill.
+    """
+    rows, columns = shape
+    line = (columns if along_k else rows) * size
+    swizzle = next(width for width in (128, 64, 32) if line % width == 0)
+    return GluonLayout("NVMMASharedLayout", (swizzle, 8 * size, rank))
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,14 @@ LEAST_DOT = 16  # indices of m, n and k that a matrix instruction takes, and so 
 LEAST_SPLIT_STEPS = 4  # along k, of each part of a split sum on matrix units: fewer are not worth a second kernel
 
 
+def overhang(contraction: Contraction, m: int, n: int, least: tuple[int, int] = (LEAST_DOT, LEAST_DOT)) -> str | None:
+    """Why a tile so long along m and n, longer than the `least`, should not be used, in one sentence."""
+    for name, tile, extent, few in (("m", m, contraction.m, least[0]), ("n", n, contraction.n, least[1])):
+        if tile > few and tile >= 2 * extent:
+            return f"a tile of {tile} along {name} is at least twice its extent {extent}"
+    return None
+
+
 def is_product_of_vectors(contraction: Contraction) -> bool:
     """Whether there is nothing for a matrix instruction to share: then no product is shortened, though it may be."""
     return min(contraction.m, contraction.n) < 2 and contraction.batch > 1
@@ -47,5 +55,5 @@ LONG = 5e10  # flops, which take about 70 us of an H200's matrix units
 
 
 def is_short(contraction: Contraction) -> bool:
-    """Whether a kernel that stays on the device should follow the launch before it, see `pdl`."""
+    """Whether a kernel that stays on the device should follow the launch before it, see `device`."""
     return 2.0 * contraction.batch * contraction.m * contraction.n * contraction.k < LONG

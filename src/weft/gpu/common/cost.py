@@ -24,17 +24,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from weft.gpu.common.constraints import (
-    GROUP_ROWS,
-    LEAST_COPY,
-    LINE,
-    REGISTERS,
-    SECTOR,
-    SHARED_MEMORY,
-    VECTOR,
-    WARPS,
-    sm_count,
-)
+from weft.gpu.common import constraints
+from weft.gpu.common.constraints import GROUP_ROWS, LEAST_COPY, LINE, REGISTERS, SECTOR, SHARED_MEMORY, VECTOR, WARPS
 from weft.gpu.common.tiling import MAX_DIVISOR, A, B, C, D, KernelAxis, nearest
 from weft.planner.coefficients import Coefficients, coefficients, fitted
 from weft.planner.schedule import Target
@@ -244,7 +235,7 @@ def busy_seconds(
     if _recording is not None:
         _recording.append((contraction, target, work))
     by = fitted or coefficients(target)
-    sms = sm_count(target)
+    sms = constraints.sm_count(target)
     blocks = max(work.blocks, 1)
     uneven = math.ceil(blocks / sms) * sms / blocks  # the busiest SM over the average
     waves = math.ceil(blocks / (sms * work.resident))
@@ -370,7 +361,7 @@ def _rate(contraction: Contraction, work: KernelWork, by: Coefficients) -> float
     rate = by.matrix * _MATRIX_RATE[f"{dtype_name(product)} {arithmetic.precision}"]
     if product is torch.float32 and arithmetic.precision == "ieee" and _along_k(contraction, B):
         rate /= SINGLE_ALONG_K
-    if arithmetic.precision == "tf32x3" and not _both_along_k(contraction):
+    if arithmetic.precision == "tf32x3" and not (_along_k(contraction, A) and _along_k(contraction, B)):
         rate *= ACROSS_K
     if arithmetic.precision == BF16X6.name:
         rate *= _split_share(work)
@@ -388,10 +379,6 @@ def _split_share(work: KernelWork) -> float:
     if of_vectors and GROUP_ROWS <= rows <= 2 * GROUP_ROWS and work.steps > FEW_STEPS:
         share = 1 - (1 - share) * FEW_STEPS / work.steps
     return share * (SHALLOW if depth <= STEPS[0] else 1.0)
-
-
-def _both_along_k(contraction: Contraction) -> bool:
-    return _along_k(contraction, A) and _along_k(contraction, B)
 
 
 def _along_k(contraction: Contraction, tensor: int) -> bool:

@@ -10,10 +10,9 @@ from triton.compiler import ASTSource
 from triton.compiler import compile as triton_compile
 from triton.runtime.jit import JITFunction
 
-from weft.gpu.common.constants import TRITON_TYPES
+from weft.gpu.common.constants import TRITON_TYPES, TensorMap
 from weft.gpu.common.launch import KernelLaunch
 from weft.gpu.common.release import PDL_OPTION
-from weft.gpu.common.tensor_maps import TensorMap
 from weft.spec import Layout
 
 TARGETS = {

@@ -16,11 +16,11 @@ from typing import Any
 
 import torch
 
-from weft.gpu.common.constants import TRITON_TYPES, DeviceFunction, meant, whole
-from weft.gpu.common.driver import DirectLaunch, can_pdl, launches_are_hooked, note, prefer_carveout
-from weft.gpu.common.loading import Loaded, by_triton, on_device
-from weft.gpu.common.release import FUSION, PDL_OPTION
-from weft.gpu.common.tensor_maps import TensorMap
+from weft.gpu.common.constants import TRITON_TYPES, DeviceFunction, TensorMap, meant, whole
+from weft.gpu.common.cubins import Loaded, by_triton, on_device
+from weft.gpu.common.direct import DirectLaunch, note
+from weft.gpu.common.driver import can_pdl, prefer_carveout
+from weft.gpu.common.release import FUSION, PDL_OPTION, launches_are_hooked
 from weft.planner.registry import triton_fault
 from weft.planner.schedule import AuxTensors, Launched, Make, NewTensor, ResourceError, Scalar, Target
 from weft.planner.target import interpreting
@@ -29,7 +29,7 @@ from weft.spec.contraction import Arithmetic
 from weft.spec.dtypes import FP8, REAL_OF, dtype_name
 
 if interpreting():
-    from weft.gpu.common.interpreter import correct
+    from weft.gpu.common.release import correct
 
     correct(import_module("triton.runtime.interpreter"))
 

@@ -1,4 +1,7 @@
-"""Device functions for tiles: their order, their conversion, loads of operands and stores of results."""
+"""Device functions for tiles: their order, their conversion, loads of operands and stores of results.
+
+And the second kernel of split sums, which adds the partial sums of every tile of D in a fixed order and finishes it.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,8 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from weft.gpu.common.addresses import batch_offset, dim_mask, dim_offsets, spread_mask, spread_offsets
-from weft.gpu.common.device import finish
+from weft.gpu.common import device
+from weft.gpu.common.device import pdl_begin
 from weft.planner.target import interpreting
 
 
@@ -120,12 +123,12 @@ def tile_offsets(
 ):  # fmt: skip
     """Offsets in a tensor of a tile of an operand, at (batch, its own dim, k), rows along its own dim; along k where
     `ROWS` is false."""
-    offsets = batch_offset(place[0], BATCH, TENSOR, WIDE)
+    offsets = device.batch_offset(place[0], BATCH, TENSOR, WIDE)
     if OWN.present[TENSOR]:
-        own = dim_offsets(place[1], tl.arange(0, OWN.tile), OWN, TENSOR, WIDE)
+        own = device.dim_offsets(place[1], tl.arange(0, OWN.tile), OWN, TENSOR, WIDE)
         offsets = offsets + (own[:, None] if ROWS else own[None, :])
     if K.present[TENSOR]:
-        depth = dim_offsets(place[2], tl.arange(0, K.tile), K, TENSOR, WIDE)
+        depth = device.dim_offsets(place[2], tl.arange(0, K.tile), K, TENSOR, WIDE)
         offsets = offsets + (depth[None, :] if ROWS else depth[:, None])
     return offsets
 
@@ -137,10 +140,10 @@ def tile_mask(
     """The mask of a tile's elements that exist."""
     mask = place[0] >= 0
     if OWN.present[TENSOR] and not OWN.exact:
-        own = dim_mask(place[1], tl.arange(0, OWN.tile), OWN)
+        own = device.dim_mask(place[1], tl.arange(0, OWN.tile), OWN)
         mask = mask & (own[:, None] if ROWS else own[None, :])
     if K.present[TENSOR] and not K.exact:
-        depth = dim_mask(place[2], tl.arange(0, K.tile), K)
+        depth = device.dim_mask(place[2], tl.arange(0, K.tile), K)
         mask = mask & (depth[None, :] if ROWS else depth[:, None])
     return mask
 
@@ -151,8 +154,7 @@ def a_offsets(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
     M: tl.constexpr = PARAMS.m
     K: tl.constexpr = PARAMS.k_of_a
     BATCH: tl.constexpr = PARAMS.batch
-    WIDE: tl.constexpr = PARAMS.wide[TENSOR]
-    return tile_offsets(place, M, K, BATCH, TENSOR, WIDE)
+    return tile_offsets(place, M, K, BATCH, TENSOR, PARAMS.wide[TENSOR])
 
 
 @triton.jit
@@ -170,8 +172,7 @@ def b_offsets(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
     N: tl.constexpr = PARAMS.n
     K: tl.constexpr = PARAMS.k
     BATCH: tl.constexpr = PARAMS.batch
-    WIDE: tl.constexpr = PARAMS.wide[TENSOR]
-    return tile_offsets(place, N, K, BATCH, TENSOR, WIDE, False)
+    return tile_offsets(place, N, K, BATCH, TENSOR, PARAMS.wide[TENSOR], False)
 
 
 @triton.jit
@@ -190,11 +191,11 @@ def rows_and_columns(a, b, place, rows, columns, PARAMS: tl.constexpr):
     M: tl.constexpr = PARAMS.m
     N: tl.constexpr = PARAMS.n
     BATCH: tl.constexpr = PARAMS.batch
-    a_rows = a + batch_offset(batch_block, BATCH, 0, PARAMS.wide[0])
-    a_rows += dim_offsets(m_block, rows, M, 0, PARAMS.wide[0])
-    b_columns = b + batch_offset(batch_block, BATCH, 1, PARAMS.wide[1])
-    b_columns += dim_offsets(n_block, columns, N, 1, PARAMS.wide[1])
-    return a_rows, b_columns, dim_mask(m_block, rows, M), dim_mask(n_block, columns, N)
+    a_rows = a + device.batch_offset(batch_block, BATCH, 0, PARAMS.wide[0])
+    a_rows += device.dim_offsets(m_block, rows, M, 0, PARAMS.wide[0])
+    b_columns = b + device.batch_offset(batch_block, BATCH, 1, PARAMS.wide[1])
+    b_columns += device.dim_offsets(n_block, columns, N, 1, PARAMS.wide[1])
+    return a_rows, b_columns, device.dim_mask(m_block, rows, M), device.dim_mask(n_block, columns, N)
 
 
 @triton.jit
@@ -205,8 +206,9 @@ def block_offsets(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
     M: tl.constexpr = PARAMS.m
     N: tl.constexpr = PARAMS.n
     BATCH: tl.constexpr = PARAMS.batch
-    offsets = spread_offsets(place[1], M, TENSOR, RANK, WIDE) + spread_offsets(place[2], N, TENSOR, RANK, WIDE)
-    return offsets + batch_offset(place[0], BATCH, TENSOR, WIDE)
+    offsets = device.spread_offsets(place[1], M, TENSOR, RANK, WIDE)
+    offsets = offsets + device.spread_offsets(place[2], N, TENSOR, RANK, WIDE)
+    return offsets + device.batch_offset(place[0], BATCH, TENSOR, WIDE)
 
 
 @triton.jit
@@ -215,7 +217,7 @@ def block_mask(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
     RANK: tl.constexpr = len(PARAMS.stored)
     M: tl.constexpr = PARAMS.m
     N: tl.constexpr = PARAMS.n
-    return spread_mask(place[1], M, TENSOR, RANK) & spread_mask(place[2], N, TENSOR, RANK)
+    return device.spread_mask(place[1], M, TENSOR, RANK) & device.spread_mask(place[2], N, TENSOR, RANK)
 
 
 @triton.jit
@@ -223,7 +225,7 @@ def store_block(acc, tensors, factors, place, PARAMS: tl.constexpr, OP: tl.const
     """See the output tile (batch, m, n) with every axis as a dimension of its own, apply C and the epilogue, store it
     in D's order. `tensors` and `factors` are those of `finish`."""
     STORED: tl.constexpr = PARAMS.stored
-    finish(tl.reshape(acc, STORED), tensors, factors, place, PARAMS, block_offsets, block_mask, OP)
+    device.finish(tl.reshape(acc, STORED), tensors, factors, place, PARAMS, block_offsets, block_mask, OP)
 
 
 @triton.jit
@@ -263,3 +265,83 @@ def split_of_tile(work_tile, number, STREAM_K: tl.constexpr):
     first = tl.maximum(range_start(number, STREAM_K) - before, 0)
     end = tl.minimum(range_start(number + 1, STREAM_K) - before, STREAM_K.steps)
     return number - range_of(before, STREAM_K), first, end - first
+
+
+@triton.jit
+def subtile_offsets(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
+    """Offsets in a tensor of some rows of an output tile: (batch tile, m tile, n tile, rows, columns). They are a
+    matrix, along what the tensor does not have of one row or column."""
+    batch_block, m_block, n_block, rows, columns = place
+    M: tl.constexpr = PARAMS.m
+    N: tl.constexpr = PARAMS.n
+    BATCH: tl.constexpr = PARAMS.batch
+    WIDE: tl.constexpr = PARAMS.wide[TENSOR]
+    offsets = device.batch_offset(batch_block, BATCH, TENSOR, WIDE)
+    if M.present[TENSOR]:
+        offsets = offsets + device.lane_offsets(m_block, rows, M, TENSOR, WIDE)[:, None]
+    if N.present[TENSOR]:
+        offsets = offsets + device.lane_offsets(n_block, columns, N, TENSOR, WIDE)[None, :]
+    elif not M.present[TENSOR]:
+        offsets = offsets + (rows * 0)[:, None]
+    return offsets
+
+
+@triton.jit
+def subtile_mask(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
+    """The mask of the elements that exist in a subtile."""
+    M: tl.constexpr = PARAMS.m
+    N: tl.constexpr = PARAMS.n
+    if M.present[TENSOR] and N.present[TENSOR]:
+        return device.dim_mask(place[1], place[3], M)[:, None] & device.dim_mask(place[2], place[4], N)[None, :]
+    elif M.present[TENSOR]:
+        return device.dim_mask(place[1], place[3], M)[:, None]
+    elif N.present[TENSOR]:
+        return device.dim_mask(place[2], place[4], N)[None, :]
+    else:
+        return place[0] >= 0
+
+
+@triton.jit(do_not_specialize=["alpha", "beta"])
+def reduce_splits_kernel(
+    partials,
+    c,  # None where nothing is added
+    d,
+    alpha: tl.int64,
+    beta: tl.int64,
+    pointers,
+    PARAMS: tl.constexpr,
+    ROWS: tl.constexpr,  # of an output tile that one program takes: there are few tiles, and programs should be many
+    COLUMNS: tl.constexpr,  # the same
+    STORED: tl.constexpr,  # rows and columns of a partial, which may be fewer than those of an output tile
+    STREAM_K: tl.constexpr,  # tells how many partials each output tile has; None where all have as many
+    OP: tl.constexpr,  # KernelOperation
+):
+    """Add the partials of some rows and columns of an output tile, first to last, and finish them.
+
+    Nothing past the end of D is read.
+    """
+    pdl_begin()
+    ACROSS: tl.constexpr = PARAMS.n.tile // COLUMNS
+    SUBTILES: tl.constexpr = PARAMS.m.tile // ROWS * ACROSS
+    block = tl.program_id(0) // SUBTILES
+    if PARAMS.wide_index:
+        block = block.to(tl.int64)
+    rows = tl.program_id(0) % SUBTILES // ACROSS * ROWS + tl.arange(0, ROWS)
+    columns = tl.program_id(0) % ACROSS * COLUMNS + tl.arange(0, COLUMNS)
+    batch_block, m_block, n_block = tile_coords(block, PARAMS.m.blocks, PARAMS.n.blocks, PARAMS.group)
+    place = (batch_block, m_block, n_block, rows, columns)
+    inside = subtile_mask(place, PARAMS, 3)
+    HEIGHT: tl.constexpr = STORED[0]
+    WIDTH: tl.constexpr = STORED[1]
+    here = partials + block.to(tl.int64) * (HEIGHT * WIDTH) + rows[:, None] * WIDTH + columns[None, :]
+    acc = tl.load(here, mask=inside)
+    count = PARAMS.splits
+    if STREAM_K is not None:
+        count = splits_of(block, STREAM_K)
+    for _ in tl.range(1, count, loop_unroll_factor=4):
+        here += PARAMS.blocks * HEIGHT * WIDTH
+        if OP.reduce is None:
+            acc += tl.load(here, mask=inside)
+        else:
+            acc = OP.reduce(acc, tl.load(here, mask=inside)).to(acc.dtype)
+    device.finish(acc, (c, d, pointers), (alpha, beta), place, PARAMS, subtile_offsets, subtile_mask, OP)

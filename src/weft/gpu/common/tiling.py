@@ -16,12 +16,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import torch
 
 from weft.gpu.common.constraints import VECTOR
-from weft.spec import Contraction, Mode, Role
+from weft.spec import Contraction, Layout, Mode, Role, Strides
+from weft.spec.canonical import merged
+from weft.spec.permutation import Permutation
 
 A, B, C, D = range(4)  # positions in the strides of modes and axes; auxiliary operands of the contraction follow
 TENSORS = 4  # of a description without auxiliary operands
@@ -31,6 +36,7 @@ MAX_DIVISOR = VECTOR  # elements, of one byte at least: no access gets wider
 
 _EXTENT = attrgetter("extent")  # read by C code: planning asks for extents and strides some hundred thousand times
 _STRIDES = attrgetter("strides")
+_TILE = attrgetter("tile")
 
 
 class AlignedRun(NamedTuple):
@@ -99,6 +105,21 @@ class TiledAxis(NamedTuple):
 
     def __str__(self) -> str:
         return f"{'·'.join([mode.name for mode in self.modes])}:{self.tile}"
+
+
+@dataclass(frozen=True, slots=True)
+class TiledSchedule:
+    """Tiles along the modes of m, n and k; the axes of a dim are ordered, the last one fastest within the tile."""
+
+    m: tuple[TiledAxis, ...]
+    n: tuple[TiledAxis, ...]
+    k: tuple[TiledAxis, ...]
+    warps: int
+    stages: int
+
+    @property
+    def tile(self) -> tuple[int, int, int]:  # (M, N, K)
+        return math.prod(map(_TILE, self.m)), math.prod(map(_TILE, self.n)), math.prod(map(_TILE, self.k))
 
 
 class OutputTiles(NamedTuple):
@@ -191,6 +212,21 @@ def placed(row: Sequence[Mode], others: Sequence[Mode], pitch: int) -> dict[Mode
             steps[mode] = step
             step *= mode.extent
     return steps
+
+
+def workspace_of(steps: dict[Mode, int], dtype: torch.dtype) -> Layout:
+    """A workspace of these strides, its outermost mode first."""
+    outer_first = sorted(steps, key=lambda mode: -steps[mode])
+    return Layout(tuple(mode.extent for mode in outer_first), tuple(steps[mode] for mode in outer_first), dtype)
+
+
+def moving(
+    strides: Iterable[tuple[Mode, Strides]], x: Layout, d: Layout, compute: torch.dtype, **others: Any
+) -> Permutation:
+    """The permutation of a contraction's modes that have these strides in it."""
+    modes = [Mode(mode.labels, mode.extent, Role.M, own) for mode, own in strides]
+    modes.sort(key=lambda mode: -mode.strides.d)
+    return Permutation(tuple(merged(modes)), x=x, d=d, compute=compute, **{"c": None, **others})
 
 
 def index_count(modes: Sequence[Mode]) -> int:

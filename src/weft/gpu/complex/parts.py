@@ -5,9 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from weft.gpu.common.addresses import ANY, along
-from weft.gpu.common.aux_operands import KINDS
-from weft.gpu.common.device import load_or_zero, scalar
+from weft.gpu.common.device import ANY, along, gathered_one, scalar
 
 
 @triton.jit
@@ -68,8 +66,7 @@ def times(re, im, by_re, by_im):
     return tl.where(real, re * by_re, re * by_re - im * by_im), tl.where(real, im * by_re, re * by_im + im * by_re)
 
 
-REALS = tl.constexpr(KINDS.index("reals"))
-WORDS = tl.constexpr(KINDS.index("words"))
+REALS, WORDS = tl.constexpr(0), tl.constexpr(1)  # places in `operation.KINDS`
 
 
 @triton.jit
@@ -95,7 +92,7 @@ def apply(FN: tl.constexpr, COMPLEX: tl.constexpr, OF_REALS: tl.constexpr, re, i
 def load_aux(
     pointers, place, ENTRIES: tl.constexpr, PARAMS: tl.constexpr, OFFSETS: tl.constexpr, MASK: tl.constexpr
 ):  # fmt: skip
-    """A function's auxiliary operands (`aux_operands.Entry`), broadcast (extent 1) along axes they do not depend on.
+    """A function's auxiliary operands (`operation.AuxEntry`), broadcast (extent 1) along axes they do not depend on.
 
     A real operand is one value, a complex one two, as in the function's parameters.
     """
@@ -115,19 +112,18 @@ def load_aux_one(
     TENSOR: tl.constexpr = ENTRIES[I][0]  # fields by number: a tuple on its way through calls loses their names
     POINTER: tl.constexpr = ENTRIES[I][1]
     KIND: tl.constexpr = ENTRIES[I][3]
-    offsets = OFFSETS(place, PARAMS, TENSOR)
-    mask = MASK(place, PARAMS, TENSOR)
-    if POINTER < 0:
-        return (tl.cast(offsets, tl.int64 if ENTRIES[I][2] else tl.int32),)
-    elif KIND == REALS:
-        return (load_or_zero(pointers[POINTER] + offsets, mask),)
-    elif KIND == WORDS:
-        return load_parts(pointers[POINTER], offsets, mask, "words", RANK)
-    elif len(offsets.shape) > 0:
-        return load_parts(pointers[POINTER], offsets, tl.broadcast_to(mask, offsets.shape), "pairs", RANK)
+    if POINTER < 0 or KIND == REALS:
+        return (gathered_one(pointers, place, ENTRIES, I, PARAMS, OFFSETS, MASK),)
     else:
-        x = pointers[POINTER] + 2 * offsets
-        return tl.load(x), tl.load(x + 1)
+        offsets = OFFSETS(place, PARAMS, TENSOR)
+        mask = MASK(place, PARAMS, TENSOR)
+        if KIND == WORDS:
+            return load_parts(pointers[POINTER], offsets, mask, "words", RANK)
+        elif len(offsets.shape) > 0:
+            return load_parts(pointers[POINTER], offsets, tl.broadcast_to(mask, offsets.shape), "pairs", RANK)
+        else:
+            x = pointers[POINTER] + 2 * offsets
+            return tl.load(x), tl.load(x + 1)
 
 
 @triton.jit
@@ -143,7 +139,6 @@ def finish_parts(
     """
     c = tensors[0]
     pointers = tensors[1]
-    C_FN: tl.constexpr = OP.c_fn
     SCALE: tl.constexpr = OP.scale
     STORED: tl.constexpr = PARAMS.stored
     C_KIND: tl.constexpr = OP.c_kind
@@ -156,9 +151,9 @@ def finish_parts(
             c_re, c_im = load_parts(c, offsets, mask, C_KIND, len(STORED))
             c_re = c_re.to(SCALE)
             c_im = c_im.to(SCALE)
-            if C_FN is not None:
+            if OP.c_fn is not None:
                 aux_args = load_aux(pointers, place, AUX_C, PARAMS, OFFSETS, MASK)
-                c_re, c_im = apply(C_FN, OP.to_complex[1], OP.of_reals[1], c_re, c_im, aux_args)
+                c_re, c_im = apply(OP.c_fn, OP.to_complex[1], OP.of_reals[1], c_re, c_im, aux_args)
             c_re, c_im = times(c_re.to(SCALE), c_im.to(SCALE), scalar(factors[2], SCALE), scalar(factors[3], SCALE))
             re += c_re
             im += c_im
@@ -172,15 +167,14 @@ def apply_epilogue(
     re, im, pointers, place, PARAMS: tl.constexpr, OP: tl.constexpr, OFFSETS: tl.constexpr, MASK: tl.constexpr
 ):
     """The epilogue's first result; the others are stored."""
-    EPILOGUE: tl.constexpr = OP.epilogue
     ENTRIES: tl.constexpr = OP.aux.epilogue
     OUTPUTS: tl.constexpr = OP.aux.outputs
     OF_REALS: tl.constexpr = OP.of_reals[2]
     aux_args = load_aux(pointers, place, ENTRIES, PARAMS, OFFSETS, MASK)
     if len(OUTPUTS) == 0:
-        return apply(EPILOGUE, OP.to_complex[2], OF_REALS, re, im, aux_args)
+        return apply(OP.epilogue, OP.to_complex[2], OF_REALS, re, im, aux_args)
     else:
-        values = call(EPILOGUE, OF_REALS, re, im, aux_args)
+        values = call(OP.epilogue, OF_REALS, re, im, aux_args)
         for i in tl.static_range(len(OUTPUTS)):
             store_output(pointers, values, place, i, PARAMS, OP, OFFSETS, MASK)
         return parts_at(values, OP, 0)

@@ -9,48 +9,19 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from operator import attrgetter
 from typing import NamedTuple
 
 import torch
 
 from weft.fn.pointwise import masked_operands
+from weft.gpu.common import constraints, contraction_launch, cost, tiling
 from weft.gpu.common.constants import DeviceFunction
-from weft.gpu.common.constraints import (
-    GROUP_ROWS,
-    LEAST_DOT,
-    LEAST_SPLIT_STEPS,
-    is_product_of_vectors,
-    power_of_two,
-    widened,
-)
-from weft.gpu.common.contraction_launch import gathering_launch
-from weft.gpu.common.cost import (
-    KernelWork,
-    cast_seconds,
-    direct_seconds,
-    function_seconds,
-    gathered_accesses,
-    reduce_seconds,
-)
+from weft.gpu.common.constraints import GROUP_ROWS, LEAST_DOT, LEAST_SPLIT_STEPS
+from weft.gpu.common.contraction_launch import RUN_DEPTH
+from weft.gpu.common.cost import KernelWork
 from weft.gpu.common.launch import MOST_PROGRAMS, common_reasons, precision_reason
 from weft.gpu.common.operation import operation
-from weft.gpu.common.splits import RUN_DEPTH, product_bytes, run_count, runs_of, split_over, with_splits
-from weft.gpu.common.tiling import (
-    TENSORS,
-    A,
-    B,
-    TiledAxis,
-    TiledDim,
-    axes_text,
-    by_stride,
-    nearest,
-    outer_axes,
-    run_orders,
-    tile_count,
-    tiled_dim,
-    tiled_output,
-)
+from weft.gpu.common.tiling import TENSORS, A, B, TiledAxis, TiledDim, TiledSchedule
 from weft.planner.coefficients import fitted
 from weft.planner.schedule import Candidates, Launch, Target
 from weft.spec import Contraction, Mode, Role
@@ -60,30 +31,20 @@ NAME = "gett"
 
 LEAST_DEPTH = 32  # bytes of k in a tile
 FILLS = (1, 2, 4)  # times that split sums are to fill the device
-_TILE = attrgetter("tile")
 FEW_SUMS = 32  # of a thread: several programs fit on an SM
 FINISH_SECONDS = fitted("gett")("finish_seconds")  # for each further sum of a thread
 
 
 @dataclass(frozen=True, slots=True)
-class GettSchedule:
-    """Tiles along the modes of m, n and k; the axes of a dim are ordered, the last one fastest within the tile."""
+class GettSchedule(TiledSchedule):
+    """Tiles, the order in which programs take them, and how sums are split."""
 
-    m: tuple[TiledAxis, ...]
-    n: tuple[TiledAxis, ...]
-    k: tuple[TiledAxis, ...]
-    warps: int
-    stages: int
     group: int  # output tiles along m that programs take before they go on along n; along n where it is negative
     splits: int = 1
     runs: int = 1  # of each sum: one program adds them up as `splits` programs would
     apart: bool = False  # the product of each step is added by a rounded sum, not within the matrix unit
     workspace_bytes: int = 0  # of split-K partials
     family: str = NAME
-
-    @property
-    def tile(self) -> tuple[int, int, int]:  # (M, N, K)
-        return math.prod(map(_TILE, self.m)), math.prod(map(_TILE, self.n)), math.prod(map(_TILE, self.k))
 
     @property
     def computed(self) -> tuple[int, int]:
@@ -97,7 +58,7 @@ class GettSchedule:
 
     def __str__(self) -> str:
         m, n, k = self.tile
-        dims = f"m[{axes_text(self.m)}] n[{axes_text(self.n)}] k[{axes_text(self.k)}]"
+        dims = f"m[{tiling.axes_text(self.m)}] n[{tiling.axes_text(self.n)}] k[{tiling.axes_text(self.k)}]"
         split = f" split_k={self.splits}" if self.splits > 1 else f" runs={self.runs}" if self.runs > 1 else ""
         split += " apart" if self.apart else ""
         return f"gett {m}x{n}x{k} {dims} warps={self.warps} stages={self.stages} group={self.group}{split}"
@@ -158,7 +119,7 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
     found: list[GettSchedule] = []
     excluded: dict[str, None] = {}
     m_modes, n_modes, k_modes = (contraction.of_role(role) for role in (Role.M, Role.N, Role.K))
-    size = product_bytes(contraction)
+    size = contraction_launch.product_bytes(contraction)
     shared = target.shared_memory or 64 * 1024
     apart = contraction.arithmetic.precision == "bf16x6"
     least = (GROUP_ROWS, 2 * LEAST_DOT) if contraction.invariant else (LEAST_DOT, LEAST_DOT)
@@ -167,31 +128,31 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
         if reason is not None:
             excluded[reason] = None
             continue
-        depth = min(shape.k, max(LEAST_DOT, LEAST_DEPTH // size, power_of_two(contraction.k)))
+        depth = min(shape.k, max(LEAST_DOT, LEAST_DEPTH // size, constraints.power_of_two(contraction.k)))
         stages = min(shape.stages, max(2, -(-contraction.k // depth)))  # no more than there are steps
         in_order = (TiledAxis(k_modes[::-1], depth),)
         k_orders = [in_order] if contraction.invariant else list(k_axes(k_modes, depth))
-        sides = outer_axes(m_modes, A, shape.m, RUNS, 2), outer_axes(n_modes, B, shape.n, RUNS, 2)
+        sides = tiling.outer_axes(m_modes, A, shape.m, RUNS, 2), tiling.outer_axes(n_modes, B, shape.n, RUNS, 2)
         for m, n, k in product(*sides, k_orders):
             schedule = GettSchedule(m, n, k, shape.warps, stages, group=8, apart=apart)
-            tiles = contraction.batch * tile_count(m_modes, m) * tile_count(n_modes, n)
+            tiles = contraction.batch * tiling.tile_count(m_modes, m) * tiling.tile_count(n_modes, n)
             if tiles > MOST_PROGRAMS:
                 excluded["a grid holds at most 2^31 - 1 blocks"] = None
             elif contraction.invariant:
                 found.extend(_in_runs(contraction, schedule, tiles))
             else:
-                found.append(schedule)
-                found.extend(split_over(contraction, schedule, tiles, target, 1, FILLS, LEAST_SPLIT_STEPS))
+                parts = contraction_launch.split_over(contraction, schedule, tiles, target, 1, FILLS, LEAST_SPLIT_STEPS)
+                found += (schedule, *parts)
     return Candidates(tuple(dict.fromkeys(found)), tuple(excluded))
 
 
 def k_axes(modes: Sequence[Mode], tile: int) -> Iterator[tuple[TiledAxis, ...]]:
     """Ways to lay a tile over the modes of k: flattened in an operand's order, or along both operands' runs."""
-    near_a, near_b = nearest(modes, A), nearest(modes, B)
-    for order in run_orders(modes, A, B):
+    near_a, near_b = tiling.nearest(modes, A), tiling.nearest(modes, B)
+    for order in tiling.run_orders(modes, A, B):
         yield (TiledAxis(order, tile),)
     if near_a is not None and near_b is not None and near_a is not near_b and tile >= 64:
-        others = tuple(mode for mode in by_stride(modes, A) if mode is not near_b)
+        others = tuple(mode for mode in tiling.by_stride(modes, A) if mode is not near_b)
         yield (TiledAxis(others, tile // 8), TiledAxis((near_b,), 8))
 
 
@@ -202,12 +163,13 @@ def _tiles(contraction: Contraction) -> Sequence[TileShape]:
     tile along k, runs of a sum end where tiles do, and for operands stored in fewer bytes than they are multiplied in
     an instruction for few rows takes k in an order of its own.
     """
-    size = product_bytes(contraction)
+    size = contraction_launch.product_bytes(contraction)
     narrow = min(contraction.a.dtype.itemsize, contraction.b.dtype.itemsize) < size
     shapes = (*_SHAPES[size], *(_NARROW if narrow and size == 2 else ()))
     if not contraction.invariant:
         return shapes
-    if contraction.arithmetic.precision in ("tf32x3", "bf16x6") or size == 1 or run_count(contraction) > 1:
+    in_runs = contraction_launch.run_count(contraction) > 1
+    if contraction.arithmetic.precision in ("tf32x3", "bf16x6") or size == 1 or in_runs:
         shapes = tuple(shape for shape in shapes if shape.k == RUN_DEPTH[size])
     return tuple(shape for shape in shapes if shape.m >= GROUP_ROWS) if narrow else shapes
 
@@ -216,19 +178,15 @@ def _misfit(contraction: Contraction, shape: TileShape, size: int, shared: int, 
     """Why a tile shape cannot or should not be used here, in one sentence."""
     if size * shape.stages * (shape.m + shape.n) * shape.k > shared:
         return f"the stages of a {shape.m}x{shape.n}x{shape.k} tile exceed {shared} bytes of shared memory"
-    sides = (("m", shape.m, contraction.m, least[0]), ("n", shape.n, contraction.n, least[1]))
-    for name, tile, extent, few in sides:
-        if tile > few and tile >= 2 * power_of_two(extent):
-            return f"a tile of {tile} along {name} is at least twice its extent {extent}"
-    return None
+    return constraints.overhang(contraction, shape.m, shape.n, least)
 
 
 def _in_runs(contraction: Contraction, schedule: GettSchedule, tiles: int) -> Iterator[GettSchedule]:
     """The tiles with every sum in runs of one length, added up by one program or shared by as many programs."""
-    runs = runs_of(contraction, schedule.tile[2])
+    runs = contraction_launch.runs_of(contraction, schedule.tile[2])
     yield replace(schedule, runs=runs)
     if runs > 1:
-        yield with_splits(contraction, schedule, tiles, runs)
+        yield contraction_launch.with_splits(contraction, schedule, tiles, runs)
 
 
 class GettParams(NamedTuple):
@@ -256,15 +214,15 @@ class GettParams(NamedTuple):
 
 def gett_params(contraction: Contraction, schedule: GettSchedule, target: Target) -> GettParams:
     tensors = TENSORS + len(contraction.aux)
-    k, k_of_a = tiled_dim(schedule.k, tensors=tensors), tiled_dim(schedule.k[::-1], tensors=tensors)
+    k, k_of_a = tiling.tiled_dim(schedule.k, tensors=tensors), tiling.tiled_dim(schedule.k[::-1], tensors=tensors)
     return GettParams(
-        *tiled_output(contraction, schedule.m, schedule.n, schedule.k, schedule.splits, schedule.group),
+        *tiling.tiled_output(contraction, schedule.m, schedule.n, schedule.k, schedule.splits, schedule.group),
         k=k,
         k_of_a=k_of_a,
         swap_k=len(schedule.k) > 1,
         runs=schedule.runs,
         steps=-(-k.blocks // max(schedule.splits, schedule.runs)),
-        widen=widened(contraction, target),
+        widen=constraints.widened(contraction, target),
         masked=(False, False) if k.exact else masked_operands(contraction.a_fn, contraction.b_fn),
         apart=schedule.apart,
         transposed=_transposed(contraction),
@@ -280,7 +238,7 @@ def _transposed(contraction: Contraction) -> tuple[bool, bool]:
     if contraction.arithmetic.precision != "tf32":
         return False, False
     m_modes, n_modes = contraction.of_role(Role.M), contraction.of_role(Role.N)
-    return nearest(m_modes, A) is not None, nearest(n_modes, B) is not None
+    return tiling.nearest(m_modes, A) is not None, tiling.nearest(n_modes, B) is not None
 
 
 def predict(contraction: Contraction, schedule: GettSchedule, target: Target) -> float:
@@ -289,13 +247,13 @@ def predict(contraction: Contraction, schedule: GettSchedule, target: Target) ->
     Sums that take many registers leave room for few programs: one stores while none loads. Products of half types are
     too short to hide that.
     """
-    params, size = gett_params(contraction, schedule, target), product_bytes(contraction)
+    params, size = gett_params(contraction, schedule, target), contraction_launch.product_bytes(contraction)
     programs, tiles, steps = params.blocks * params.splits, params.blocks, params.steps * params.runs
     tile_m, tile_n, tile_k = schedule.tile
     loaded, held = programs * steps, tile_m * tile_n // (32 * schedule.warps)  # tiles of A and B; sums of a thread
     elements = loaded * tile_m * tile_k, loaded * tile_n * tile_k, tiles * tile_m * tile_n  # of A, B and D
     work = KernelWork(
-        accesses=gathered_accesses(contraction, params, loaded, repeated=True),
+        accesses=cost.gathered_accesses(contraction, params, loaded, repeated=True),
         blocks=programs,
         steps=steps,
         tile=schedule.tile,
@@ -303,10 +261,10 @@ def predict(contraction: Contraction, schedule: GettSchedule, target: Target) ->
         stage_bytes=size * schedule.stages * (tile_m + tile_n) * tile_k,
         rearranged=params.swap_k,
         transposed=elements[B] if params.transposed[B] and tile_m >= GROUP_ROWS else 0,
-        function_seconds=function_seconds(contraction, *elements) + cast_seconds(contraction, elements[B]),
+        function_seconds=cost.function_seconds(contraction, *elements) + cost.cast_seconds(contraction, elements[B]),
         finish_seconds=FINISH_SECONDS * max(0, held - FEW_SUMS) if size <= 2 else 0.0,
     )
-    return direct_seconds(contraction, target, work) + reduce_seconds(schedule.workspace_bytes, params.splits)
+    return cost.direct_seconds(contraction, target, work) + cost.reduce_seconds(schedule.workspace_bytes, params.splits)
 
 
 KERNEL = DeviceFunction("weft.gpu.gett.kernel", "gett_kernel")
@@ -333,7 +291,7 @@ def supports(contraction: Contraction, target: Target) -> str | None:
         return f"no matrix instruction adds products of {dtype_name(narrowest)} in float64"
     if contraction.invariant:
         return _unknown_bits(target)
-    if is_product_of_vectors(contraction):
+    if constraints.is_product_of_vectors(contraction):
         return "m or n is 1 in a batch: nothing for a matrix instruction to share"
     if contraction.m == contraction.n == 1 and product.is_floating_point and contraction.arithmetic.precision == "ieee":
         return "a single sum has nothing for a matrix instruction to share"
@@ -356,4 +314,4 @@ def adds_in_order(contraction: Contraction, schedule: GettSchedule) -> bool:
 def build(contraction: Contraction, schedule: GettSchedule, target: Target) -> Launch:
     params = gett_params(contraction, schedule, target)
     constants = {"PARAMS": params, "OP": operation(contraction)}
-    return gathering_launch(KERNEL, contraction, constants, params, schedule, target)
+    return contraction_launch.gathering_launch(KERNEL, contraction, constants, params, schedule, target)

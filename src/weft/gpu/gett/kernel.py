@@ -9,23 +9,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from weft.gpu.common.addresses import dim_mask, dim_offsets
-from weft.gpu.common.device import gathered, gathered_step, load_tile, tf32_digits
-from weft.gpu.common.pdl import pdl_begin
-from weft.gpu.common.tiles import (
-    a_mask,
-    a_offsets,
-    b_mask,
-    b_offsets,
-    converted,
-    materialize,
-    partial_offsets,
-    rows_and_columns,
-    settled,
-    store_block,
-    sync_for_wgmma,
-    tile_coords,
-)
+from weft.gpu.common import tiles
+from weft.gpu.common.device import dim_mask, dim_offsets, gathered, gathered_step, load_tile, pdl_begin, tf32_digits
 
 
 @triton.jit
@@ -35,16 +20,14 @@ def load_tiles(starts, k_block, depth, PARAMS: tl.constexpr):
     `starts` is what `rows_and_columns` gives.
     """
     a_rows, b_columns, row_mask, column_mask = starts
-    M: tl.constexpr = PARAMS.m
-    N: tl.constexpr = PARAMS.n
     K: tl.constexpr = PARAMS.k
     K_OF_A: tl.constexpr = PARAMS.k_of_a
     a_depth = dim_offsets(k_block, depth, K_OF_A, 0, PARAMS.wide[0])
     b_depth = dim_offsets(k_block, depth, K, 1, PARAMS.wide[1])
     a_inside = dim_mask(k_block, depth, K_OF_A)
     b_inside = dim_mask(k_block, depth, K)
-    x = load_tile(a_rows[:, None] + a_depth[None, :], row_mask, a_inside, M.exact, K.exact)
-    y = load_tile(b_columns[None, :] + b_depth[:, None], b_inside, column_mask, K.exact, N.exact)
+    x = load_tile(a_rows[:, None] + a_depth[None, :], row_mask, a_inside, PARAMS.m.exact, K.exact)
+    y = load_tile(b_columns[None, :] + b_depth[:, None], b_inside, column_mask, K.exact, PARAMS.n.exact)
     return x, y, a_inside, b_inside
 
 
@@ -54,36 +37,32 @@ def factor_of_a(x, inside, known, pointers, place, PARAMS: tl.constexpr, OP: tl.
 
     `known` is what its function takes that does not move along k. Products past the end of k must stay zero.
     """
-    A_FN: tl.constexpr = OP.a_fn
-    PRODUCT: tl.constexpr = OP.product
     AUX_A: tl.constexpr = OP.aux.a
-    M: tl.constexpr = PARAMS.m
     K: tl.constexpr = PARAMS.k
-    K_OF_A: tl.constexpr = PARAMS.k_of_a
-    x = converted(x, PRODUCT)
-    if A_FN is not None:
-        x = A_FN(x, *gathered_step(known, pointers, place, AUX_A, K, PARAMS, a_offsets, a_mask)).to(PRODUCT)
+    x = tiles.converted(x, OP.product)
+    if OP.a_fn is not None:
+        beside = gathered_step(known, pointers, place, AUX_A, K, PARAMS, tiles.a_offsets, tiles.a_mask)
+        x = OP.a_fn(x, *beside).to(OP.product)
         if PARAMS.masked[0]:
             x = tl.where(inside[None, :], x, 0)
     if PARAMS.transposed[0]:
         x = tf32_digits(x)
     if PARAMS.swap_k:
-        OUTER: tl.constexpr = K_OF_A.axes[0].tile
-        INNER: tl.constexpr = K_OF_A.axes[1].tile
-        x = tl.reshape(tl.permute(tl.reshape(x, (M.tile, OUTER, INNER)), (0, 2, 1)), (M.tile, K.tile))
+        OUTER: tl.constexpr = PARAMS.k_of_a.axes[0].tile
+        INNER: tl.constexpr = PARAMS.k_of_a.axes[1].tile
+        x = tl.reshape(tl.permute(tl.reshape(x, (PARAMS.m.tile, OUTER, INNER)), (0, 2, 1)), (PARAMS.m.tile, K.tile))
     return x
 
 
 @triton.jit
 def factor_of_b(y, inside, known, pointers, place, PARAMS: tl.constexpr, OP: tl.constexpr):
     """The factor from a tile of B, at (batch, n, k)."""
-    B_FN: tl.constexpr = OP.b_fn
-    PRODUCT: tl.constexpr = OP.product
     AUX_B: tl.constexpr = OP.aux.b
     K: tl.constexpr = PARAMS.k
-    y = converted(y, PRODUCT)
-    if B_FN is not None:
-        y = B_FN(y, *gathered_step(known, pointers, place, AUX_B, K, PARAMS, b_offsets, b_mask)).to(PRODUCT)
+    y = tiles.converted(y, OP.product)
+    if OP.b_fn is not None:
+        beside = gathered_step(known, pointers, place, AUX_B, K, PARAMS, tiles.b_offsets, tiles.b_mask)
+        y = OP.b_fn(y, *beside).to(OP.product)
         if PARAMS.masked[1]:
             y = tl.where(inside[:, None], y, 0)
     if PARAMS.transposed[1]:
@@ -97,16 +76,15 @@ def multiply_add(acc, x, y, PARAMS: tl.constexpr, OP: tl.constexpr, COMPUTED: tl
 
     fp8 products of one step may be added with fewer digits, those of different steps may not.
     """
-    PRECISION: tl.constexpr = OP.precision
     ACCUMULATE: tl.constexpr = OP.accumulate
     if PARAMS.widen:
         x = x.to(ACCUMULATE)
         y = y.to(ACCUMULATE)
     if PARAMS.apart:
-        acc += tl.dot(x, y, input_precision=PRECISION, out_dtype=ACCUMULATE)
+        acc += tl.dot(x, y, input_precision=OP.precision, out_dtype=ACCUMULATE)
     else:
-        acc = tl.dot(x, y, acc, input_precision=PRECISION, max_num_imprecise_acc=PARAMS.k.tile, out_dtype=ACCUMULATE)
-    return settled(acc) if COMPUTED else acc
+        acc = tl.dot(x, y, acc, input_precision=OP.precision, max_num_imprecise_acc=PARAMS.k.tile, out_dtype=ACCUMULATE)
+    return tiles.settled(acc) if COMPUTED else acc
 
 
 @triton.jit
@@ -116,15 +94,14 @@ def sum_of_steps(steps, operands, starts, known, pointers, place, PARAMS: tl.con
     `starts` is what `rows_and_columns` gives. `known` is what the functions of A and B take that does not move along k.
     """
     batch_at, m_at, n_at = place
-    K: tl.constexpr = PARAMS.k
     # Where something is computed of A, it is stored in shared memory before B, see `smem_order`. In more than one step
     # loads run ahead in shared memory, and a function of nothing but A is applied to what is read from there.
     A_COMPUTED: tl.constexpr = OP.a_fn is not None or PARAMS.transposed[0] or PARAMS.swap_k
     B_COMPUTED: tl.constexpr = OP.b_fn is not None or PARAMS.transposed[1]
-    HELD: tl.constexpr = A_COMPUTED and K.blocks == 1
+    HELD: tl.constexpr = A_COMPUTED and PARAMS.k.blocks == 1
     IN_TURN: tl.constexpr = HELD or (B_COMPUTED and (PARAMS.masked[0] or PARAMS.swap_k))
     TILE: tl.constexpr = (PARAMS.m.tile, PARAMS.n.tile)
-    depth = tl.arange(0, K.tile)
+    depth = tl.arange(0, PARAMS.k.tile)
     acc = tl.zeros(TILE, dtype=OP.accumulate)
     for step in range(steps[0], steps[1]):
         # (3.1) Load tiles of A and B, each along its own contiguous mode.
@@ -134,13 +111,13 @@ def sum_of_steps(steps, operands, starts, known, pointers, place, PARAMS: tl.con
         A_CAST: tl.constexpr = x.dtype != OP.product
         x = factor_of_a(x, a_inside, known[0], pointers, (batch_at, m_at, k_at), PARAMS, OP)
         if HELD:
-            x = materialize(x)
+            x = tiles.materialize(x)
         if IN_TURN:
-            sync_for_wgmma()
+            tiles.sync_for_wgmma()
         # (3.3) Apply B's function.
         y = factor_of_b(y, b_inside, known[1], pointers, (batch_at, n_at, k_at), PARAMS, OP)
         if HELD:
-            y = materialize(y)
+            y = tiles.materialize(y)
         # (3.4) Multiply and accumulate.
         acc = multiply_add(acc, x, y, PARAMS, OP, A_COMPUTED or A_CAST or PARAMS.widen)
     return acc
@@ -164,9 +141,9 @@ def sum_of_products(operands, lanes, pointers, program, place, PARAMS: tl.conste
     if PARAMS.splits > 1:
         first_step = program // PARAMS.blocks * PARAMS.steps
         last_step = tl.minimum(first_step + PARAMS.steps, PARAMS.k.blocks)
-    starts = rows_and_columns(operands[0], operands[1], place, rows, columns, PARAMS)
-    aux_a = gathered(pointers, (batch_at, m_at, 0), AUX_A, PARAMS, a_offsets, a_mask)
-    aux_b = gathered(pointers, (batch_at, n_at, 0), AUX_B, PARAMS, b_offsets, b_mask)
+    starts = tiles.rows_and_columns(operands[0], operands[1], place, rows, columns, PARAMS)
+    aux_a = gathered(pointers, (batch_at, m_at, 0), AUX_A, PARAMS, tiles.a_offsets, tiles.a_mask)
+    aux_b = gathered(pointers, (batch_at, n_at, 0), AUX_B, PARAMS, tiles.b_offsets, tiles.b_mask)
     known = (aux_a, aux_b)
     if PARAMS.runs > 1:
         TILE: tl.constexpr = (PARAMS.m.tile, PARAMS.n.tile)
@@ -199,10 +176,10 @@ def gett_kernel(
     program = tl.program_id(0)
     if PARAMS.wide_index:
         program = program.to(tl.int64)
-    place = tile_coords(program % PARAMS.blocks, PARAMS.m.blocks, PARAMS.n.blocks, PARAMS.group)
+    place = tiles.tile_coords(program % PARAMS.blocks, PARAMS.m.blocks, PARAMS.n.blocks, PARAMS.group)
     acc = sum_of_products((a, b), lanes, pointers, program, place, PARAMS, OP)
     # (4) Leave the partial, or finish the output tile.
     if PARAMS.splits > 1:
-        tl.store(partials + partial_offsets(program, PARAMS, 0, PARAMS.n.tile), acc)
+        tl.store(partials + tiles.partial_offsets(program, PARAMS, 0, PARAMS.n.tile), acc)
     else:
-        store_block(acc, (c, d, pointers), (alpha, beta), place, PARAMS, OP)
+        tiles.store_block(acc, (c, d, pointers), (alpha, beta), place, PARAMS, OP)

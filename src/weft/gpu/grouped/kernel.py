@@ -6,8 +6,7 @@ import triton
 import triton.language as tl
 
 from weft.fn.triton.device_math import to_type
-from weft.gpu.common.device import load_or_zero, scalar
-from weft.gpu.common.pdl import pdl_begin
+from weft.gpu.common.device import load_or_zero, pdl_begin, scalar
 from weft.gpu.common.tiles import settled
 
 

@@ -1,7 +1,14 @@
-"""A group's tables on the device, the tiles that programs take in turn, and the launch."""
+"""A group's tables on the device, the tiles that programs take in turn, and the launch.
+
+Of the tiles that there are, the one is taken that is predicted to be done first. An SM is the busier of its matrix
+units and its loads, a tile's own start and the steps along k counted in. Where it has few tiles it waits for each
+step's loads. Rates are those of an H100 by its data sheet, halved where no kernel comes near. They rank tiles, and say
+no time.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import compress
 from typing import Any, NamedTuple
@@ -13,14 +20,140 @@ from weft.base.bounded_cache import BoundedCache
 from weft.base.figures import counted
 from weft.base.kept import is_capturing, keep_for_graphs
 from weft.fn import Pointwise
-from weft.gpu.common.aux_operands import real, real_arithmetic
 from weft.gpu.common.constants import DeviceFunction
-from weft.gpu.common.constraints import SHARED_MEMORY, VECTOR, sm_count
+from weft.gpu.common.constraints import REGISTERS, SHARED_MEMORY, VECTOR, WARPS, sm_count
 from weft.gpu.common.launch import TRITON_TYPES, KernelLaunch, collecting
-from weft.gpu.grouped.tiles import RESIDENT, GroupTile, choose_tile, group_clocks, loop_clocks, tiles_for
+from weft.gpu.common.operation import real, real_arithmetic
 from weft.planner.schedule import Target
 from weft.spec import Arithmetic, Layout
 from weft.spec.group import EACH, HEAD, OUTPUT, GroupTable, tiles_of
+
+RESIDENT = 16  # programs for each SM: so many small ones it holds at once
+LATENCY = 800  # clocks from a request of memory to the data
+START = 2000  # clocks that a program waits for a tile's numbers in the tables
+WARP_STEP = 15  # clocks that an SM issues what each warp does in a step, besides products
+LIBRARY_TILE = 128  # rows and columns of the library's tiles
+LIBRARY_CALL = 12000  # clocks between two products of a loop, which the host calls one by one
+LOADED = 40  # bytes for each clock of an SM, in vectors
+LOADED_SINGLY = 4  # bytes for each clock where shorter than a copy to shared memory
+
+
+class GroupTile(NamedTuple):
+    m: int
+    n: int
+    k: int
+    warps: int
+    stages: int
+
+    def shared_memory(self, itemsize: int) -> int:
+        """Bytes of the stages of A and B."""
+        return (self.m + self.n) * self.k * itemsize * self.stages
+
+
+HALVES = (
+    GroupTile(16, 16, 32, 1, 3), GroupTile(16, 128, 64, 4, 3), GroupTile(32, 32, 64, 4, 3),
+    GroupTile(64, 64, 64, 4, 3), GroupTile(64, 128, 64, 4, 3), GroupTile(128, 64, 64, 4, 3),
+    GroupTile(128, 128, 64, 8, 3),
+)  # fmt: skip
+HALVES_SINGLY = (
+    GroupTile(16, 16, 32, 1, 2), GroupTile(32, 32, 32, 4, 2), GroupTile(64, 64, 32, 4, 2),
+    GroupTile(128, 128, 32, 8, 2),
+)  # fmt: skip
+TF32 = (
+    GroupTile(16, 16, 16, 1, 3), GroupTile(32, 32, 32, 4, 3), GroupTile(64, 64, 32, 4, 3),
+    GroupTile(128, 64, 32, 4, 3), GroupTile(64, 128, 32, 4, 3), GroupTile(128, 128, 32, 8, 3),
+)  # fmt: skip
+SINGLE = (
+    GroupTile(16, 16, 16, 1, 2), GroupTile(32, 32, 32, 4, 2), GroupTile(64, 64, 16, 4, 3),
+    GroupTile(128, 64, 16, 8, 3),
+)  # fmt: skip
+DOUBLE = (
+    GroupTile(16, 16, 16, 1, 2), GroupTile(32, 32, 16, 4, 3), GroupTile(64, 64, 16, 8, 3),
+    GroupTile(64, 128, 16, 8, 3),
+)  # fmt: skip
+COMPLEX = (GroupTile(16, 16, 16, 1, 2), GroupTile(32, 32, 16, 4, 2))
+INTEGERS = (GroupTile(16, 16, 1, 1, 2), GroupTile(32, 32, 1, 4, 2), GroupTile(64, 64, 1, 4, 2))
+
+
+def tiles_for(arithmetic: Arithmetic, is_complex: bool, in_vectors: bool) -> tuple[GroupTile, ...]:
+    """The tiles to choose from; `in_vectors`: whether 16 bytes of A and of B are loaded at once."""
+    if is_complex:
+        return COMPLEX
+    if not arithmetic.accumulate.is_floating_point:
+        return INTEGERS
+    if arithmetic.accumulate == torch.float64:
+        return DOUBLE
+    if arithmetic.product.itemsize < 4:
+        return HALVES if in_vectors else HALVES_SINGLY
+    return SINGLE if arithmetic.precision == "ieee" else TF32
+
+
+def group_clocks(
+    table: GroupTable, tile: GroupTile, arithmetic: Arithmetic, itemsize: int, in_vectors: bool, sms: int
+) -> float:
+    """Clocks that a device of so many SMs takes for the group by a tile."""
+    batch, m, n, _ = table.sizes[table.outputs[:, 1]].T
+    sums = np.concatenate([[0], np.cumsum(table.sizes[:, 3])])
+    depths = sums[table.outputs[:, 2]] - sums[table.outputs[:, 1]]
+    counts = batch * np.ceil(m / tile.m) * np.ceil(n / tile.n)
+    steps = np.ceil(depths / tile.k)
+    many, long = float(counts.sum()), float((counts * steps).sum())
+    busy = long * step_clocks(tile, arithmetic, itemsize, in_vectors) + many * 2 * WARP_STEP * tile.warps
+    waiting = long * LATENCY / (tile.stages - 1) + many * START
+    held = resident(tile, arithmetic, itemsize)
+    return max(busy * uneven(many, sms) / sms, waiting * uneven(many, sms * held) / (sms * held))
+
+
+def loop_clocks(table: GroupTable, arithmetic: Arithmetic, sms: int) -> float:
+    """Clocks that a loop over the library's products of the group takes, one after the other."""
+    batch, m, n, k = table.sizes.astype(float).T
+    tiles = np.maximum(1, batch * np.ceil(m / LIBRARY_TILE) * np.ceil(n / LIBRARY_TILE))
+    work = batch * m * n * k / (library_rate(arithmetic) * sms) * np.ceil(tiles / sms) * sms / tiles
+    return float(np.maximum(work + START, LIBRARY_CALL).sum())
+
+
+def library_rate(arithmetic: Arithmetic) -> float:
+    """Products for each clock of an SM in the library's kernels."""
+    if arithmetic.accumulate.itemsize == 8:
+        return 120
+    if arithmetic.product.itemsize < 4:
+        return 1500
+    return 110 if arithmetic.precision == "ieee" else 760
+
+
+def uneven(tiles: float, places: int) -> float:
+    """How much busier the busiest of some places is than the average, where tiles are alike."""
+    return math.ceil(tiles / places) * places / tiles if tiles else 1.0
+
+
+def step_clocks(tile: GroupTile, arithmetic: Arithmetic, itemsize: int, in_vectors: bool) -> float:
+    """Clocks of an SM that a step along k keeps busy."""
+    products = tile.m * tile.n * tile.k / products_at_once(tile, arithmetic)
+    loaded = (tile.m + tile.n) * tile.k * itemsize
+    return max(products, loaded / (LOADED if in_vectors or itemsize >= 4 else LOADED_SINGLY)) + WARP_STEP * tile.warps
+
+
+def products_at_once(tile: GroupTile, arithmetic: Arithmetic) -> float:
+    """Products for each clock of an SM."""
+    if not arithmetic.accumulate.is_floating_point:
+        return 64
+    if arithmetic.accumulate.itemsize == 8:
+        return 100
+    if arithmetic.product.itemsize < 4:
+        return 900
+    if arithmetic.precision != "ieee":
+        return 256 if arithmetic.precision == "tf32" else 85
+    sums = tile.m * tile.n / (32 * tile.warps)  # of each thread: the fewer, the more is read for each
+    return 64 * min(1.0, math.sqrt(sums / 16))
+
+
+def resident(tile: GroupTile, arithmetic: Arithmetic, itemsize: int) -> int:
+    """Programs that an SM holds at once."""
+    threads = 32 * tile.warps
+    registers = min(tile.m * tile.n // threads * arithmetic.accumulate.itemsize // 4 + 72, 255) * threads
+    memory = SHARED_MEMORY // max(tile.shared_memory(itemsize), 1)
+    return max(1, min(RESIDENT, REGISTERS // registers, memory, WARPS // tile.warps))
+
 
 KERNEL = DeviceFunction("weft.gpu.grouped.kernel", "grouped_kernel")
 COMPLEX_KERNEL = DeviceFunction("weft.gpu.grouped.kernel", "grouped_complex_kernel")
@@ -89,9 +222,8 @@ class GroupKernel(NamedTuple):
         every = tiles_for(self.arithmetic, self.is_complex, self.in_vectors)
         most = target.shared_memory or SHARED_MEMORY
         fitting = [tile for tile in every if tile.shared_memory(self.itemsize) <= most]
-        return choose_tile(
-            table, fitting or every[:1], self.arithmetic, self.itemsize, self.in_vectors, sm_count(target)
-        )  # fmt: skip
+        kind = self.arithmetic, self.itemsize, self.in_vectors, sm_count(target)
+        return min(fitting or every[:1], key=lambda tile: group_clocks(table, tile, *kind))
 
 
 def loop_is_faster(kernel: GroupKernel, table: GroupTable, target: Target) -> bool:

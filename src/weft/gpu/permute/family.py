@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from weft.gpu.common.aux_operands import real
 from weft.gpu.common.constants import DeviceFunction
 from weft.gpu.common.constraints import VECTOR
 from weft.gpu.common.launch import MOST_PROGRAMS, TRITON_TYPES, KernelLaunch, missing_type
+from weft.gpu.common.operation import real
 from weft.gpu.common.tiling import A, D
 from weft.gpu.permute.model import CARVEOUT, access_of, permute_params, predict
 from weft.gpu.permute.schedule import NAME, PermuteSchedule, in_words, programs, tilings
@@ -135,28 +135,6 @@ def supports(permutation: Permutation, target: Target) -> str | None:
 
 
 def schedules(permutation: Permutation, target: Target) -> Candidates:
-    legal, excluded = _legal(permutation)
-    return Candidates(tuple(legal), excluded)
-
-
-def best(permutation: Permutation, target: Target) -> tuple[PermuteSchedule, float]:
-    """The schedule of the least predicted time, and that time in seconds."""
-    ranked = ((schedule, predict(permutation, schedule, target)) for schedule in _legal(permutation)[0])
-    return min(ranked, key=lambda each: each[1])
-
-
-def build(permutation: Permutation, schedule: PermuteSchedule, target: Target) -> PermuteLaunch:
-    return PermuteLaunch(permutation, schedule, target)
-
-
-def build_pair(
-    first: tuple[Permutation, PermuteSchedule], second: tuple[Permutation, PermuteSchedule], target: Target
-) -> PermutePairLaunch:
-    """One launch of two permutations."""
-    return PermutePairLaunch(PermuteMove(*first), PermuteMove(*second), target)
-
-
-def _legal(permutation: Permutation) -> tuple[list[PermuteSchedule], tuple[str, ...]]:
     words = in_words(permutation)
     found: dict[PermuteSchedule, None] = {}
     excluded: dict[str, None] = {}
@@ -170,7 +148,24 @@ def _legal(permutation: Permutation) -> tuple[list[PermuteSchedule], tuple[str, 
             excluded["a thread holds so many addresses that they do not fit into registers"] = None
         else:
             found[schedule] = None
-    return list(found), tuple(excluded)
+    return Candidates(tuple(found), tuple(excluded))
+
+
+def best(permutation: Permutation, target: Target) -> tuple[PermuteSchedule, float]:
+    """The schedule of the least predicted time, and that time in seconds."""
+    legal: Any = schedules(permutation, target).schedules
+    return min(((each, predict(permutation, each, target)) for each in legal), key=lambda ranked: ranked[1])
+
+
+def build(permutation: Permutation, schedule: PermuteSchedule, target: Target) -> PermuteLaunch:
+    return PermuteLaunch(permutation, schedule, target)
+
+
+def build_pair(
+    first: tuple[Permutation, PermuteSchedule], second: tuple[Permutation, PermuteSchedule], target: Target
+) -> PermutePairLaunch:
+    """One launch of two permutations."""
+    return PermutePairLaunch(PermuteMove(*first), PermuteMove(*second), target)
 
 
 def _addresses(words: Permutation, schedule: PermuteSchedule) -> float:

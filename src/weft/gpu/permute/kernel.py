@@ -10,9 +10,7 @@ import triton
 import triton.language as tl
 
 from weft.fn.triton.device_math import to_type
-from weft.gpu.common.addresses import ANY, spread_mask, spread_offsets
-from weft.gpu.common.device import load_or_zero, scalar
-from weft.gpu.common.pdl import pdl_begin
+from weft.gpu.common.device import ANY, load_or_zero, pdl_begin, scalar, spread_mask, spread_offsets
 
 
 @triton.jit
@@ -32,7 +30,7 @@ def permute_tile(
     at, x, c, d, alpha, beta, PARAMS: tl.constexpr, FN: tl.constexpr, COMPUTE: tl.constexpr, RESULT: tl.constexpr,
     SCALE: tl.constexpr, CONJUGATE: tl.constexpr,
 ):  # fmt: skip
-    """The tile at `at` (see `addresses`) of a permutation; parameters are those of `permute_kernel`."""
+    """The tile at `at` (see `common.device`) of a permutation; parameters are those of `permute_kernel`."""
     LOAD: tl.constexpr = PARAMS.load
     STORE: tl.constexpr = PARAMS.store
     TILE: tl.constexpr = PARAMS.tile
@@ -64,7 +62,7 @@ def permute_tile(
 
 @triton.jit
 def tile_place(block, PARAMS: tl.constexpr):
-    """The place of tile number `block`, see `addresses`."""
+    """The place of tile number `block`, see `common.device`."""
     return block.to(tl.int64) if PARAMS.wide_index else block
 
 

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import torch
 
-from weft.gpu.common.aux_operands import real
 from weft.gpu.common.constraints import VECTOR, power_of_two
+from weft.gpu.common.operation import real
 from weft.gpu.common.tiling import A, D, TiledAxis, axes_text, by_stride, tile_count
 from weft.spec import Layout, Mode, Role, Strides
 from weft.spec.permutation import Permutation

@@ -26,12 +26,10 @@ from weft.base.forks import is_forked
 from weft.base.log import log
 from weft.errors import UnsupportedError
 from weft.gpu.common import cubins
-from weft.gpu.common.cubin import Cubin
-from weft.gpu.common.driver import DirectLaunch
-from weft.gpu.common.loading import Loaded, LoadError, load
+from weft.gpu.common.cubins import Cubin, Loaded, load
+from weft.gpu.common.direct import DirectLaunch
 from weft.gpu.pointwise import nvrtc
-from weft.gpu.pointwise.form import THREADS, Passage
-from weft.gpu.pointwise.source import NAME, Body, KernelText, kernel_text
+from weft.gpu.pointwise.source import NAME, THREADS, Body, KernelText, Passage, kernel_text
 from weft.planner.registry import first_line
 from weft.planner.schedule import Scalar, Target
 from weft.planner.validity import here
@@ -47,7 +45,7 @@ class PassKernel:
     anybody has waited for it."""
 
     def __init__(self, text: KernelText, key: str, target: Target) -> None:
-        self.settled: Loaded | str | None = _found(key, target)
+        self.settled: Loaded | str | None = cubins.loaded(key, target, target.index)
         self._process = os.getpid()
         if self.settled is None:
             before = sum(not each.done() for each in list(_under_way))
@@ -93,18 +91,6 @@ def kernel_of(text: KernelText, target: Target) -> PassKernel | str:
             return first_line(error)
         _KERNELS.put((key, target.index), known)
     return known
-
-
-def _found(key: str, target: Target) -> Loaded | None:
-    """The kernel of an earlier process, loaded."""
-    cubin = cubins.found(key, target.capability)
-    if cubin is None:
-        return None
-    try:
-        return load(cubin, target.index)
-    except LoadError:
-        cubins.forget(key, target.capability)
-        return None
 
 
 def _made(text: KernelText, key: str, target: Target) -> Loaded:

@@ -16,9 +16,8 @@ from weft.gpu.common.constraints import LEAST_COPY, LINE, REGISTERS, SHARED_MEMO
 from weft.gpu.common.contraction_launch import gathering_launch
 from weft.gpu.common.cost import Access, KernelWork, direct_seconds, function_seconds, gathered_accesses, reduce_seconds
 from weft.gpu.common.launch import common_reasons
-from weft.gpu.common.operation import operation
+from weft.gpu.common.operation import exponential_constants, operation, product_slots, sums_exponentials
 from weft.gpu.common.tiling import TENSORS, A, B, OutputTiles, TiledAxis, TiledDim, tiled_dim, tiled_output
-from weft.gpu.semiring.algebra import exponential_constants, product_slots, sums_exponentials
 from weft.gpu.semiring.schedule import NAME, SemiringSchedule, schedules, subtile_axes
 from weft.planner.coefficients import fitted
 from weft.planner.schedule import Launch, Target

@@ -5,6 +5,9 @@ the threads and the two first the registers of each: Triton gives threads to the
 pass through shared memory, and every thread reads the rows and columns that it needs of a few steps of k at once, from
 where its neighbours read theirs; products of one step are then free of anything but arithmetic. Past the end
 of k tiles of sums of products are zero; of other algebras what lies there is the identity, in one last step of its own.
+
+In steps along k the products of a tile of A and a tile of B are taken into accumulators, each of which is one subtile
+of D. All of this is device code, inlined everywhere.
 """
 
 from __future__ import annotations
@@ -12,22 +15,143 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from weft.gpu.common.addresses import ANY, dim_mask, dim_offsets
-from weft.gpu.common.device import gathered, gathered_step, load_tile
-from weft.gpu.common.pdl import pdl_begin
-from weft.gpu.common.tiles import (
-    a_mask,
-    a_offsets,
-    block_mask,
-    block_offsets,
-    partial_offsets,
-    rows_and_columns,
-    store_block,
-    tile_coords,
-    tile_mask,
-    tile_offsets,
-)
-from weft.gpu.semiring.steps import block_of, step_of, value_of
+from weft.gpu.common import tiles
+from weft.gpu.common.device import ANY, dim_mask, dim_offsets, gathered, gathered_step, load_tile, pdl_begin
+
+INFINITY = tl.constexpr(float("inf"))
+
+
+@triton.jit
+def columns(tile, LOG: tl.constexpr):
+    """A tile (.., 2^LOG) as a tuple of tensors without its last dimension, first to last."""
+    W: tl.constexpr = tile.shape[0]
+    X: tl.constexpr = tile.shape[1]
+    Y: tl.constexpr = tile.shape[2]
+    Z: tl.constexpr = tile.shape[3]
+    parts = (tile,)
+    for level in tl.static_range(LOG):
+        halves = ()
+        for i in tl.static_range(len(parts)):
+            pairs = tl.permute(tl.reshape(parts[i], (W, X, Y, Z, 2, 1 << (LOG - 1 - level))), (0, 1, 2, 3, 5, 4))
+            first, second = tl.split(pairs)
+            halves += (first, second)
+        parts = halves
+    found = ()
+    for i in tl.static_range(len(parts)):
+        found += (tl.reshape(parts[i], (W, X, Y, Z)),)
+    return found
+
+
+@triton.jit
+def steps_of(tile, THREADS: tl.constexpr, LOG: tl.constexpr, ROWS: tl.constexpr):
+    """A tile (rows, TILE_K) as a tuple: of each subtile, each step along k, as (RM, 1, PM, 1) or (1, RN, 1, PN).
+
+    See `params.ThreadTile` for which rows a thread holds.
+    """
+    RUNS: tl.constexpr = THREADS.held // THREADS.run
+    LAST: tl.constexpr = THREADS.slots * tile.shape[1]
+    parts = tl.reshape(tile, (THREADS.slots, RUNS, THREADS.threads, THREADS.run, tile.shape[1]))
+    parts = tl.permute(parts, (1, 3, 2, 0, 4))
+    if ROWS:
+        return columns(tl.reshape(parts, (THREADS.held, 1, THREADS.threads, 1, LAST)), LOG)
+    else:
+        return columns(tl.reshape(parts, (1, THREADS.held, 1, THREADS.threads, LAST)), LOG)
+
+
+@triton.jit
+def product_of(
+    xs, ys, exist, SUBTILE: tl.constexpr, I: tl.constexpr, PARAMS: tl.constexpr, OP: tl.constexpr, MASKED: tl.constexpr
+):
+    """The products of one subtile in step `I`, the identity past the end of k."""
+    x = xs[SUBTILE // PARAMS.threads_n.subtiles * PARAMS.k.tile + I]
+    y = ys[SUBTILE % PARAMS.threads_n.subtiles * PARAMS.k.tile + I]
+    if OP.combine is None:
+        product = x * y
+    else:
+        product = OP.combine(x, y).to(OP.accumulate)
+    if MASKED:
+        product = tl.where(exist[I] != 0, product, tl.full((), OP.identity, OP.accumulate))
+    return product
+
+
+@triton.jit
+def step_of(
+    accs, x, y, inside, PARAMS: tl.constexpr, OP: tl.constexpr, EXP: tl.constexpr, MASKED: tl.constexpr
+):
+    """The accumulators with the products of some steps along k, of tiles x (TILE_M, TILE_K) and y (TILE_N, TILE_K)."""
+    TILE_K: tl.constexpr = PARAMS.k.tile
+    THREADS_M: tl.constexpr = PARAMS.threads_m
+    THREADS_N: tl.constexpr = PARAMS.threads_n
+    xs = steps_of(x, THREADS_M, PARAMS.log_depth + THREADS_M.log_slots, True)
+    ys = steps_of(y, THREADS_N, PARAMS.log_depth + THREADS_N.log_slots, False)
+    exist = ()
+    if MASKED:
+        exist = columns(tl.reshape(inside, (1, 1, 1, 1, TILE_K)), PARAMS.log_depth)
+    if EXP is not None:
+        return exponentials_of(accs, xs, ys, exist, PARAMS, OP, EXP, MASKED)
+    else:
+        for i in tl.static_range(TILE_K):
+            found = ()
+            for subtile in tl.static_range(len(accs)):
+                product = product_of(xs, ys, exist, subtile, i, PARAMS, OP, MASKED)
+                if OP.reduce is None:
+                    found += (accs[subtile] + product,)
+                else:
+                    found += (OP.reduce(accs[subtile], product).to(OP.accumulate),)
+            accs = found
+        return accs
+
+
+@triton.jit
+def exponentials_of(
+    accs, xs, ys, exist, PARAMS: tl.constexpr, OP: tl.constexpr, EXP: tl.constexpr, MASKED: tl.constexpr
+):
+    """The accumulators where log(exp(p) + exp(q)) reduces: for each subtile the largest product so far, and after all
+    of these the sums of exp(product - largest). One exponential a product, and one more for all of these steps."""
+    SUBTILES: tl.constexpr = len(accs) // 2
+    TILE_K: tl.constexpr = PARAMS.k.tile
+    peaks = ()
+    sums = ()
+    for subtile in tl.static_range(SUBTILES):
+        peak = accs[subtile]
+        for i in tl.static_range(TILE_K):
+            product = product_of(xs, ys, exist, subtile, i, PARAMS, OP, MASKED)
+            peak = tl.maximum(peak, product, propagate_nan=tl.PropagateNan.ALL)
+        base = finite(peak)
+        total = accs[SUBTILES + subtile] * EXP(tl.minimum(finite(accs[subtile]) - base, 0.0))
+        for i in tl.static_range(TILE_K):
+            product = product_of(xs, ys, exist, subtile, i, PARAMS, OP, MASKED)
+            total += EXP(product - base)
+        peaks += (peak,)
+        sums += (total,)
+    return peaks + sums
+
+
+@triton.jit
+def finite(peak):
+    """The base of exponents: infinities are their own, relative to 0."""
+    return tl.where(tl.abs(peak) == INFINITY, 0.0, peak).to(peak.dtype)
+
+
+@triton.jit
+def value_of(accs, SUBTILE: tl.constexpr, LOG: tl.constexpr):
+    """The value of a reduction."""
+    if LOG is None:
+        return accs[SUBTILE]
+    else:
+        return finite(accs[SUBTILE]) + LOG(accs[len(accs) // 2 + SUBTILE])
+
+
+@triton.jit
+def block_of(acc, THREADS_M: tl.constexpr, THREADS_N: tl.constexpr):
+    """The accumulator of one subtile as rows and columns of D."""
+    ROW_RUNS: tl.constexpr = THREADS_M.held // THREADS_M.run
+    COLUMN_RUNS: tl.constexpr = THREADS_N.held // THREADS_N.run
+    spread = tl.reshape(
+        acc, (ROW_RUNS, THREADS_M.run, COLUMN_RUNS, THREADS_N.run, THREADS_M.threads, THREADS_N.threads)
+    )
+    spread = tl.permute(spread, (0, 4, 1, 2, 5, 3))
+    return tl.reshape(spread, (THREADS_M.held * THREADS_M.threads, THREADS_N.held * THREADS_N.threads))
 
 
 @triton.jit
@@ -36,8 +160,7 @@ def n_offsets(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
     N: tl.constexpr = PARAMS.n
     K: tl.constexpr = PARAMS.k
     BATCH: tl.constexpr = PARAMS.batch
-    WIDE: tl.constexpr = PARAMS.wide[TENSOR]
-    return tile_offsets(place, N, K, BATCH, TENSOR, WIDE)
+    return tiles.tile_offsets(place, N, K, BATCH, TENSOR, PARAMS.wide[TENSOR])
 
 
 @triton.jit
@@ -46,7 +169,7 @@ def n_mask(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
     N: tl.constexpr = PARAMS.n
     K: tl.constexpr = PARAMS.k
     BATCH: tl.constexpr = PARAMS.batch
-    return tile_mask(place, N, K, BATCH, TENSOR)
+    return tiles.tile_mask(place, N, K, BATCH, TENSOR)
 
 
 @triton.jit
@@ -63,8 +186,6 @@ def load_step(starts, aux, place, PARAMS: tl.constexpr, OP: tl.constexpr, WHOLE:
     A_FN: tl.constexpr = OP.a_fn
     B_FN: tl.constexpr = OP.b_fn
     PRODUCT: tl.constexpr = OP.product
-    M: tl.constexpr = PARAMS.m
-    N: tl.constexpr = PARAMS.n
     K: tl.constexpr = PARAMS.k
     AUX_A: tl.constexpr = OP.aux.a
     AUX_B: tl.constexpr = OP.aux.b
@@ -72,16 +193,16 @@ def load_step(starts, aux, place, PARAMS: tl.constexpr, OP: tl.constexpr, WHOLE:
     inside = dim_mask(k_block, depth, K)
     at = a + dim_offsets(k_block, depth, K, 0, PARAMS.wide[0])[None, :]
     bt = b + dim_offsets(k_block, depth, K, 1, PARAMS.wide[1])[None, :]
-    x = load_tile(at, row_mask, inside, M.exact, WHOLE).to(PRODUCT)
-    y = load_tile(bt, column_mask, inside, N.exact, WHOLE).to(PRODUCT)
+    x = load_tile(at, row_mask, inside, PARAMS.m.exact, WHOLE).to(PRODUCT)
+    y = load_tile(bt, column_mask, inside, PARAMS.n.exact, WHOLE).to(PRODUCT)
     if A_FN is not None:
         here = (batch_block, m_block, k_block)
-        x = A_FN(x, *gathered_step(aux_a, pointers, here, AUX_A, K, PARAMS, a_offsets, a_mask)).to(PRODUCT)
+        x = A_FN(x, *gathered_step(aux_a, pointers, here, AUX_A, K, PARAMS, tiles.a_offsets, tiles.a_mask)).to(PRODUCT)
     if B_FN is not None:
         here = (batch_block, n_block, k_block)
         y = B_FN(y, *gathered_step(aux_b, pointers, here, AUX_B, K, PARAMS, n_offsets, n_mask)).to(PRODUCT)
-    x = tl.broadcast_to(x, (M.tile, K.tile))
-    y = tl.broadcast_to(y, (N.tile, K.tile))
+    x = tl.broadcast_to(x, (PARAMS.m.tile, K.tile))
+    y = tl.broadcast_to(y, (PARAMS.n.tile, K.tile))
     if (PARAMS.zeros and not WHOLE) and (A_FN is not None or B_FN is not None):
         x = tl.where(inside[None, :], x, 0)
         y = tl.where(inside[None, :], y, 0)
@@ -109,9 +230,9 @@ def reduce_tile(
         last_step = tl.minimum(first_step + PARAMS.steps, PARAMS.alike_steps)
 
     # (1) Fix the rows of A and of B that it needs.
-    a_rows, b_rows, row_mask, column_mask = rows_and_columns(operands[0], operands[1], place, rows, columns, PARAMS)
-    starts = (a_rows[:, None], b_rows[:, None], row_mask, column_mask)
-    aux_a = gathered(pointers, (batch_block, m_block, 0), AUX_A, PARAMS, a_offsets, a_mask)
+    along = tiles.rows_and_columns(operands[0], operands[1], place, rows, columns, PARAMS)
+    starts = (along[0][:, None], along[1][:, None], along[2], along[3])
+    aux_a = gathered(pointers, (batch_block, m_block, 0), AUX_A, PARAMS, tiles.a_offsets, tiles.a_mask)
     aux_b = gathered(pointers, (batch_block, n_block, 0), AUX_B, PARAMS, n_offsets, n_mask)
     aux = (pointers, aux_a, aux_b)
 
@@ -159,10 +280,10 @@ def store_accs(
         if PARAMS.splits > 1:
             partial = (batch_block * SUBTILE.m.blocks + m_subtile) * SUBTILE.n.blocks + n_subtile
             partial += program // PARAMS.blocks * SUBTILE.blocks
-            tl.store(partials + partial_offsets(partial, SUBTILE, 0, SUBTILE.n.tile), block)
+            tl.store(partials + tiles.partial_offsets(partial, SUBTILE, 0, SUBTILE.n.tile), block)
         else:
             here = (batch_block, m_subtile, n_subtile)
-            store_block(block, tensors, factors, here, SUBTILE, OP)
+            tiles.store_block(block, tensors, factors, here, SUBTILE, OP)
 
 
 @triton.jit(do_not_specialize=["alpha", "beta"])
@@ -183,19 +304,17 @@ def semiring_kernel(
 ):
     """D = reduce over k of combine(A, B); where D is guarded, only the output tiles with a mark."""
     pdl_begin()
-    M: tl.constexpr = PARAMS.m
-    N: tl.constexpr = PARAMS.n
     program = tl.program_id(0)
     if PARAMS.wide_index:
         program = program.to(tl.int64)
-    batch_block, m_block, n_block = tile_coords(program % PARAMS.blocks, M.blocks, N.blocks, PARAMS.group)
-    place = (batch_block, m_block, n_block)
+    place = tiles.tile_coords(program % PARAMS.blocks, PARAMS.m.blocks, PARAMS.n.blocks, PARAMS.group)
     tensors = (c, d, pointers)
     factors = (alpha, beta)
     if PARAMS.guard[0] > 0:
-        at = pointers[PARAMS.guard[1]] + tl.broadcast_to(block_offsets(place, PARAMS, PARAMS.guard[0]), PARAMS.stored)
-        marks = tl.load(at, mask=tl.broadcast_to(block_mask(place, PARAMS, ANY), PARAMS.stored), other=0)
-        if tl.max(tl.reshape(marks.to(tl.int32), (M.tile * N.tile,)), axis=0) != 0:
+        at = tl.broadcast_to(tiles.block_offsets(place, PARAMS, PARAMS.guard[0]), PARAMS.stored)
+        at = pointers[PARAMS.guard[1]] + at
+        marks = tl.load(at, mask=tl.broadcast_to(tiles.block_mask(place, PARAMS, ANY), PARAMS.stored), other=0)
+        if tl.max(tl.reshape(marks.to(tl.int32), (PARAMS.m.tile * PARAMS.n.tile,)), axis=0) != 0:
             accs = reduce_tile((a, b), pointers, program, place, PARAMS, OP, EXP, STAGES)
             store_accs(accs, tensors, partials, factors, program, place, PARAMS, OP, LOG)
     else:

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
-from operator import attrgetter
 from typing import NamedTuple
 
-from weft.gpu.common.constraints import VECTOR, power_of_two
+from weft.gpu.common import tiling
+from weft.gpu.common.constraints import VECTOR, overhang, power_of_two
+from weft.gpu.common.contraction_launch import split_over
 from weft.gpu.common.launch import MOST_PROGRAMS
-from weft.gpu.common.splits import split_over
-from weft.gpu.common.tiling import A, B, TiledAxis, axes_text, nearest, outer_axes, run_orders, tile_count
-from weft.gpu.semiring.algebra import sums_exponentials
+from weft.gpu.common.operation import sums_exponentials
+from weft.gpu.common.tiling import A, B, TiledAxis, TiledSchedule
 from weft.planner.schedule import Candidates, Target
 from weft.spec import Contraction, Role
 from weft.spec.dtypes import dtype_name
@@ -102,28 +102,18 @@ MOST_SUMS = 16  # in each thread, of exponentials
 LEAST_STEPS = 8  # along k, of each part of a split reduction: fewer are not worth a second kernel
 FILLS = (1, 2, 4, 8, 16)  # times that split reductions are to fill the device
 _RUNS = (8, 16, 32)  # indices of an operand's own run where a dim needs two axes
-_TILE = attrgetter("tile")
 
 
 @dataclass(frozen=True, slots=True)
-class SemiringSchedule:
-    """Tiles along the modes of m, n and k, and what a thread holds of the output tile."""
+class SemiringSchedule(TiledSchedule):
+    """Tiles, and what a thread holds of the output tile."""
 
-    m: tuple[TiledAxis, ...]
-    n: tuple[TiledAxis, ...]
-    k: tuple[TiledAxis, ...]
     registers: tuple[int, int]  # of each subtile
-    warps: int
-    stages: int
     subtiles: tuple[int, int] = (1, 1)  # of the tile along m and n that are computed
     splits: int = 1
     workspace_bytes: int = 0
     group: int = 8
     family: str = NAME
-
-    @property
-    def tile(self) -> tuple[int, int, int]:  # (M, N, K)
-        return math.prod(map(_TILE, self.m)), math.prod(map(_TILE, self.n)), math.prod(map(_TILE, self.k))
 
     @property
     def computed(self) -> tuple[int, int]:
@@ -134,7 +124,7 @@ class SemiringSchedule:
     def __str__(self) -> str:
         m, n = self.computed
         of_m, of_n = subtile_axes(self.m, self.subtiles[0]), subtile_axes(self.n, self.subtiles[1])
-        dims = f"m[{axes_text(of_m)}] n[{axes_text(of_n)}] k[{axes_text(self.k)}]"
+        dims = f"m[{tiling.axes_text(of_m)}] n[{tiling.axes_text(of_n)}] k[{tiling.axes_text(self.k)}]"
         split = f" split_k={self.splits}" if self.splits > 1 else ""
         held = "x".join(str(held * count) for held, count in zip(self.registers, self.subtiles, strict=True))
         subtiles = f" subtiles={self.subtiles[0]}x{self.subtiles[1]}" if max(self.subtiles) > 1 else ""
@@ -154,10 +144,10 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
         depth = min(shape.k, power_of_two(contraction.k))
         tile_m, tile_n = shape.m * power_of_two(shape.subtiles[0]), shape.n * power_of_two(shape.subtiles[1])
         held, (runs_m, runs_n) = (shape.rows, shape.columns), (_RUNS if count == 1 else () for count in shape.subtiles)
-        sides = outer_axes(m_modes, A, tile_m, runs_m, 8), outer_axes(n_modes, B, tile_n, runs_n, 8)
-        for m, n, k in product(*sides, run_orders(k_modes, A, B)):
+        sides = tiling.outer_axes(m_modes, A, tile_m, runs_m, 8), tiling.outer_axes(n_modes, B, tile_n, runs_n, 8)
+        for m, n, k in product(*sides, tiling.run_orders(k_modes, A, B)):
             depths = (TiledAxis(k, depth),)
-            schedule = SemiringSchedule(m, n, depths, held, shape.warps, shape.stages, shape.subtiles)
+            schedule = SemiringSchedule(m, n, depths, shape.warps, shape.stages, held, shape.subtiles)
             if (tiles := output_tiles(contraction, schedule)) > MOST_PROGRAMS:
                 excluded["a grid holds at most 2^31 - 1 blocks"] = None
             else:
@@ -173,20 +163,20 @@ def subtile_axes(axes: tuple[TiledAxis, ...], subtiles: int) -> tuple[TiledAxis,
 
 def output_tiles(contraction: Contraction, schedule: SemiringSchedule) -> int:
     m, n = contraction.of_role(Role.M), contraction.of_role(Role.N)
-    return contraction.batch * tile_count(m, schedule.m) * tile_count(n, schedule.n)
+    return contraction.batch * tiling.tile_count(m, schedule.m) * tiling.tile_count(n, schedule.n)
 
 
 def _misfit(contraction: Contraction, shape: Shape) -> str | None:
     """Why an output tile should not be used here, in one sentence."""
-    for name, tile, extent in (("m", shape.m, contraction.m), ("n", shape.n, contraction.n)):
-        if tile > 16 and tile >= 2 * power_of_two(extent):
-            return f"a tile of {tile} along {name} is at least twice its extent {extent}"
+    if (reason := overhang(contraction, shape.m, shape.n)) is not None:
+        return reason
     if sums_exponentials(contraction) and math.prod(shape.subtiles) * shape.rows * shape.columns > MOST_SUMS:
         return f"a thread that holds sums beside the largest values has room for {MOST_SUMS} of each"
     tiles = (shape.m * power_of_two(shape.subtiles[0]), shape.n * power_of_two(shape.subtiles[1]))
     depth = contraction.of_role(Role.K)
     if shape.k > USUAL_DEPTH and max(shape.subtiles) == 1:
-        along = [layout for at, layout in ((A, contraction.a), (B, contraction.b)) if nearest(depth, at) is not None]
+        operands = (A, contraction.a), (B, contraction.b)
+        along = [layout for operand, layout in operands if tiling.nearest(depth, operand) is not None]
         if not any(layout.dtype.itemsize == 4 for layout in along):
             return f"steps of {shape.k} are for operands of 4 bytes that lie along k: they are read in longer rows"
         if contraction.algebra is None and not _a_alone_along_k(contraction):
@@ -196,7 +186,7 @@ def _misfit(contraction: Contraction, shape: Shape) -> str | None:
     for operand, layout, rows in zip((A, B), (contraction.a, contraction.b), tiles, strict=True):
         # The compiler would spread that layout over the products: each thread would hold a row of D, not a square.
         wide = min(VECTOR // layout.dtype.itemsize, rows * shape.k // (32 * shape.warps))
-        if wide >= shape.k and nearest(depth, operand) is not None:
+        if wide >= shape.k and tiling.nearest(depth, operand) is not None:
             return f"each thread would load a whole row of a {rows}x{shape.k} tile of {dtype_name(layout.dtype)}"
     return None
 
@@ -204,8 +194,8 @@ def _misfit(contraction: Contraction, shape: Shape) -> str | None:
 def _a_alone_along_k(contraction: Contraction) -> bool:
     """Whether A is read along k in vectors, and B is not."""
     modes = contraction.of_role(Role.K)
-    near = nearest(modes, A)
-    if near is None or nearest(modes, B) is not None:
+    near = tiling.nearest(modes, A)
+    if near is None or tiling.nearest(modes, B) is not None:
         return False
     vector = VECTOR // contraction.a.dtype.itemsize
     return all(mode.strides[A] % vector == 0 for mode in contraction.modes if mode is not near)

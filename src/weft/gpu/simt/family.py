@@ -8,40 +8,14 @@ from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple
 
+from weft.gpu.common import cost, tiling
 from weft.gpu.common.constants import DeviceFunction
 from weft.gpu.common.constraints import LINE, SECTOR, VECTOR, is_product_of_vectors
 from weft.gpu.common.contraction_launch import ContractionLaunch
-from weft.gpu.common.cost import (
-    ISSUE_RATE,
-    Access,
-    KernelWork,
-    direct_seconds,
-    function_seconds,
-    modes_in_tile,
-    run_of,
-    tile_access,
-)
+from weft.gpu.common.cost import ISSUE_RATE, Access, KernelWork
 from weft.gpu.common.launch import MOST_PROGRAMS, KernelLaunch, common_reasons, pointer_layouts
-from weft.gpu.common.operation import operation
-from weft.gpu.common.tiling import (
-    TENSORS,
-    A,
-    B,
-    C,
-    D,
-    TiledAxis,
-    TiledDim,
-    axes_text,
-    by_stride,
-    nearest,
-    rest,
-    run_orders,
-    tile_count,
-    tiled_dim,
-    wide,
-    wide_index,
-)
-from weft.gpu.semiring.algebra import over_axis, product_slots
+from weft.gpu.common.operation import operation, over_axis, product_slots
+from weft.gpu.common.tiling import TENSORS, A, B, C, D, TiledAxis, TiledDim
 from weft.planner.coefficients import fitted
 from weft.planner.schedule import Candidates, Launch, Target
 from weft.spec import Contraction, Layout, Mode, Role
@@ -65,7 +39,7 @@ class SimtSchedule:
     workspace_bytes: int = 0
 
     def __str__(self) -> str:
-        return f"simt d[{axes_text(self.r)}] k[{axes_text(self.k)}] warps={self.warps}"
+        return f"simt d[{tiling.axes_text(self.r)}] k[{tiling.axes_text(self.k)}] warps={self.warps}"
 
 
 def schedules(contraction: Contraction, target: Target) -> Candidates:
@@ -79,7 +53,7 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
         if reason is not None:
             excluded[reason] = None
             continue
-        for r, order in product(d_axes(d_modes, r_tile), run_orders(k_modes, A, B)):
+        for r, order in product(d_axes(d_modes, r_tile), tiling.run_orders(k_modes, A, B)):
             schedule = SimtSchedule(r, (TiledAxis(order, k_tile),), warps=4)
             if programs(contraction, schedule) > MOST_PROGRAMS:
                 excluded["a grid holds at most 2^31 - 1 blocks"] = None
@@ -90,11 +64,11 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
 
 def d_axes(modes: Sequence[Mode], tile: int) -> Iterator[tuple[TiledAxis, ...]]:
     """Ways to lay a tile over D's modes: flattened along D's run, and with a second axis along A's or B's run."""
-    by_d = by_stride(modes, D)
+    by_d = tiling.by_stride(modes, D)
     yield (TiledAxis(by_d, tile),)
     if tile < 64:
         return
-    for near in {nearest(modes, A): None, nearest(modes, B): None}:
+    for near in {tiling.nearest(modes, A): None, tiling.nearest(modes, B): None}:
         if near is not None and near is not by_d[0]:
             run = min(32, tile // 4)
             yield (TiledAxis((near,), run), TiledAxis(tuple(mode for mode in by_d if mode is not near), tile // run))
@@ -109,7 +83,7 @@ def _misfit(r_tile: int, k_tile: int, size: int, k: int) -> str | None:
 
 def programs(contraction: Contraction, schedule: SimtSchedule) -> int:
     """Output tiles, one for each program."""
-    return tile_count(contraction.of_role(Role.BATCH, Role.M, Role.N), schedule.r)
+    return tiling.tile_count(contraction.of_role(Role.BATCH, Role.M, Role.N), schedule.r)
 
 
 class SimtParams(NamedTuple):
@@ -123,20 +97,20 @@ class SimtParams(NamedTuple):
 
 def simt_params(contraction: Contraction, schedule: SimtSchedule) -> SimtParams:
     d_modes = contraction.of_role(Role.BATCH, Role.M, Role.N)
-    axes = [*rest(d_modes, schedule.r), *schedule.r]
+    axes = [*tiling.rest(d_modes, schedule.r), *schedule.r]
     if all(axis.tile == 1 for axis in axes):
         axes.append(TiledAxis((), 1, placed=True))  # a kernel stores tiles, not scalars
     tensors = TENSORS + len(contraction.aux)
-    r = tiled_dim(axes, tensors=tensors)
+    r = tiling.tiled_dim(axes, tensors=tensors)
     places = sum(axis.place >= 0 for axis in r.axes)
-    k = tiled_dim(schedule.k, first_place=places, tensors=tensors)
+    k = tiling.tiled_dim(schedule.k, first_place=places, tensors=tensors)
     return SimtParams(
         r=r,
         k=k,
         tile=tuple(axis.tile for axis in (*r.axes, *k.axes) if axis.place >= 0),
         k_rank=sum(axis.place >= 0 for axis in k.axes),
-        wide=wide(contraction.modes, tensors),
-        wide_index=wide_index((*schedule.r, *schedule.k)),
+        wide=tiling.wide(contraction.modes, tensors),
+        wide_index=tiling.wide_index((*schedule.r, *schedule.k)),
     )
 
 
@@ -157,8 +131,8 @@ def predict(contraction: Contraction, schedule: SimtSchedule, target: Target) ->
         accesses=(
             a,
             b,
-            tile_access(contraction.c, C, blocks, params.r.axes),
-            tile_access(contraction.d, D, blocks, params.r.axes),
+            cost.tile_access(contraction.c, C, blocks, params.r.axes),
+            cost.tile_access(contraction.d, D, blocks, params.r.axes),
         ),
         blocks=blocks,
         steps=steps,
@@ -166,7 +140,7 @@ def predict(contraction: Contraction, schedule: SimtSchedule, target: Target) ->
         warps=schedule.warps,
         stage_bytes=0,
         matrix=False,
-        function_seconds=function_seconds(
+        function_seconds=cost.function_seconds(
             contraction,
             _lanes(params, A, blocks),
             _lanes(params, B, blocks),
@@ -175,7 +149,7 @@ def predict(contraction: Contraction, schedule: SimtSchedule, target: Target) ->
         + _algebra_seconds(contraction, lanes)
         + _issue_seconds(contraction, params, (a, b), blocks),
     )
-    return direct_seconds(contraction, target, work)
+    return cost.direct_seconds(contraction, target, work)
 
 
 def _lanes(params: SimtParams, tensor: int, blocks: int) -> int:
@@ -188,11 +162,11 @@ def _read(layout: Layout, tensor: int, blocks: int, params: SimtParams) -> Acces
     """Reads of an operand: lanes of one element count once, and what a program reads again at its next step
     comes from the first cache where all that it reads fits there."""
     size = layout.dtype.itemsize
-    access = tile_access(layout, tensor, 1, (*params.r.axes, *params.k.axes))
-    of_d, of_k = modes_in_tile(params.r.axes, tensor), modes_in_tile(params.k.axes, tensor)
+    access = cost.tile_access(layout, tensor, 1, (*params.r.axes, *params.k.axes))
+    of_d, of_k = cost.modes_in_tile(params.r.axes, tensor), cost.modes_in_tile(params.k.axes, tensor)
     step = math.prod(each.covered for each in (*of_d, *of_k))
     whole = [*of_d, *(each._replace(covered=each.extent) for each in of_k)]
-    run = max(run_of(whole), 1)  # also where a mode is empty
+    run = max(cost.run_of(whole), 1)  # also where a mode is empty
     sectors = max(math.prod(each.covered for each in whole) * size * max(1.0, SECTOR / (run * size)), 1.0)
     each = step * size * max(1.0, SECTOR / access.together)
     again = max(1.0, params.k.blocks * each / sectors) if sectors <= FIRST_CACHE else 1.0

@@ -10,9 +10,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from weft.gpu.common.addresses import ANY, spread_mask, spread_offsets
-from weft.gpu.common.device import finish, gathered, gathered_step, load_or_zero
-from weft.gpu.common.pdl import pdl_begin
+from weft.gpu.common import device
+from weft.gpu.common.device import ANY, pdl_begin
 
 
 @triton.jit
@@ -22,7 +21,8 @@ def tile_offsets(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
     K: tl.constexpr = PARAMS.k
     RANK: tl.constexpr = len(PARAMS.tile)
     WIDE: tl.constexpr = PARAMS.wide[TENSOR]
-    return spread_offsets(place[0], R, TENSOR, RANK, WIDE) + spread_offsets(place[1], K, TENSOR, RANK, WIDE)
+    offsets = device.spread_offsets(place[0], R, TENSOR, RANK, WIDE)
+    return offsets + device.spread_offsets(place[1], K, TENSOR, RANK, WIDE)
 
 
 @triton.jit
@@ -31,7 +31,7 @@ def tile_mask(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
     R: tl.constexpr = PARAMS.r
     K: tl.constexpr = PARAMS.k
     RANK: tl.constexpr = len(PARAMS.tile)
-    return spread_mask(place[0], R, TENSOR, RANK) & spread_mask(place[1], K, TENSOR, RANK)
+    return device.spread_mask(place[0], R, TENSOR, RANK) & device.spread_mask(place[1], K, TENSOR, RANK)
 
 
 @triton.jit
@@ -39,8 +39,7 @@ def stored_offsets(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
     """Offsets in a tensor of D's tile alone."""
     R: tl.constexpr = PARAMS.r
     RANK: tl.constexpr = len(PARAMS.tile) - PARAMS.k_rank
-    WIDE: tl.constexpr = PARAMS.wide[TENSOR]
-    return spread_offsets(place[0], R, TENSOR, RANK, WIDE)
+    return device.spread_offsets(place[0], R, TENSOR, RANK, PARAMS.wide[TENSOR])
 
 
 @triton.jit
@@ -48,7 +47,7 @@ def stored_mask(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
     """Which of them exist."""
     R: tl.constexpr = PARAMS.r
     RANK: tl.constexpr = len(PARAMS.tile) - PARAMS.k_rank
-    return spread_mask(place[0], R, TENSOR, RANK)
+    return device.spread_mask(place[0], R, TENSOR, RANK)
 
 
 @triton.jit
@@ -60,15 +59,15 @@ def factors_at(operands, known, pointers, at, PARAMS: tl.constexpr, OP: tl.const
     K: tl.constexpr = PARAMS.k
     AUX_A: tl.constexpr = OP.aux.a
     AUX_B: tl.constexpr = OP.aux.b
-    A_FN: tl.constexpr = OP.a_fn
-    B_FN: tl.constexpr = OP.b_fn
     PRODUCT: tl.constexpr = OP.product
-    x = load_or_zero(operands[0] + tile_offsets(at, PARAMS, 0), tile_mask(at, PARAMS, 0)).to(PRODUCT)
-    y = load_or_zero(operands[1] + tile_offsets(at, PARAMS, 1), tile_mask(at, PARAMS, 1)).to(PRODUCT)
-    if A_FN is not None:
-        x = A_FN(x, *gathered_step(known[0], pointers, at, AUX_A, K, PARAMS, tile_offsets, tile_mask)).to(PRODUCT)
-    if B_FN is not None:
-        y = B_FN(y, *gathered_step(known[1], pointers, at, AUX_B, K, PARAMS, tile_offsets, tile_mask)).to(PRODUCT)
+    x = device.load_or_zero(operands[0] + tile_offsets(at, PARAMS, 0), tile_mask(at, PARAMS, 0)).to(PRODUCT)
+    y = device.load_or_zero(operands[1] + tile_offsets(at, PARAMS, 1), tile_mask(at, PARAMS, 1)).to(PRODUCT)
+    if OP.a_fn is not None:
+        beside = device.gathered_step(known[0], pointers, at, AUX_A, K, PARAMS, tile_offsets, tile_mask)
+        x = OP.a_fn(x, *beside).to(PRODUCT)
+    if OP.b_fn is not None:
+        beside = device.gathered_step(known[1], pointers, at, AUX_B, K, PARAMS, tile_offsets, tile_mask)
+        y = OP.b_fn(y, *beside).to(PRODUCT)
     return x, y
 
 
@@ -77,19 +76,17 @@ def reduce_step(acc, x, y, k_at, PARAMS: tl.constexpr, OP: tl.constexpr):
     """The accumulator with the products of a step along k; past the end of k nothing."""
     K: tl.constexpr = PARAMS.k
     RANK: tl.constexpr = len(PARAMS.tile)
-    COMBINE: tl.constexpr = OP.combine
-    REDUCE: tl.constexpr = OP.reduce
     ACCUMULATE: tl.constexpr = OP.accumulate
-    if COMBINE is None:
+    if OP.combine is None:
         product = x.to(ACCUMULATE) * y.to(ACCUMULATE)
     else:
-        product = COMBINE(x.to(ACCUMULATE), y.to(ACCUMULATE)).to(ACCUMULATE)
+        product = OP.combine(x.to(ACCUMULATE), y.to(ACCUMULATE)).to(ACCUMULATE)
     if not K.exact:
-        product = tl.where(spread_mask(k_at, K, ANY, RANK), product, tl.full((), OP.identity, ACCUMULATE))
-    if REDUCE is None:
+        product = tl.where(device.spread_mask(k_at, K, ANY, RANK), product, tl.full((), OP.identity, ACCUMULATE))
+    if OP.reduce is None:
         acc += product
     else:
-        acc = REDUCE(acc, product).to(ACCUMULATE)
+        acc = OP.reduce(acc, product).to(ACCUMULATE)
     return acc
 
 
@@ -117,7 +114,7 @@ def simt_kernel(
     pointers,  # of operands of functions and of further results; None where there are none
     PARAMS: tl.constexpr,  # SimtParams
     OP: tl.constexpr,  # KernelOperation
-    OVER_AXIS: tl.constexpr,  # `semiring.algebra.over_axis` of its reduce
+    OVER_AXIS: tl.constexpr,  # `operation.over_axis` of its reduce
 ):
     """D = reduce over k of combine(A, B), lane by lane."""
     pdl_begin()
@@ -130,8 +127,8 @@ def simt_kernel(
 
     TILE: tl.constexpr = PARAMS.tile
     acc = tl.full(TILE, OP.identity, dtype=OP.accumulate)
-    aux_a = gathered(pointers, (place, 0), AUX_A, PARAMS, tile_offsets, tile_mask)
-    aux_b = gathered(pointers, (place, 0), AUX_B, PARAMS, tile_offsets, tile_mask)
+    aux_a = device.gathered(pointers, (place, 0), AUX_A, PARAMS, tile_offsets, tile_mask)
+    aux_b = device.gathered(pointers, (place, 0), AUX_B, PARAMS, tile_offsets, tile_mask)
     for step in range(0, PARAMS.k.blocks):
         k_at = step.to(tl.int64) if PARAMS.wide_index else step
         # (2.1) Load both operands, each along the axes it has, and apply the functions in the product type.
@@ -141,4 +138,4 @@ def simt_kernel(
 
     # (3) Sum over the axes of k, apply C and the epilogue, store.
     acc = sum_over_axes(acc, PARAMS, OVER_AXIS)
-    finish(acc, (c, d, pointers), (alpha, beta), (place,), PARAMS, stored_offsets, stored_mask, OP)
+    device.finish(acc, (c, d, pointers), (alpha, beta), (place,), PARAMS, stored_offsets, stored_mask, OP)

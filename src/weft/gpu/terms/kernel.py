@@ -20,29 +20,13 @@ from __future__ import annotations
 import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import (
-    mbarrier,
-    tma,
-    warpgroup_mma,
-    warpgroup_mma_init,
-    warpgroup_mma_wait,
-)
+from triton.experimental.gluon.language.nvidia import hopper
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
-from weft.gpu.common.pdl import pdl_wait
+from weft.gpu.common.device import pdl_wait
 from weft.gpu.common.tiles import tile_coords
+from weft.gpu.warp_specialized import pipeline
 from weft.gpu.warp_specialized.kernel import CONSUMER_WARPS, consumer_rows
-from weft.gpu.warp_specialized.pipeline import (
-    accumulator,
-    barriers,
-    columns_of_b,
-    load_a,
-    load_b,
-    next_stage,
-    split_of,
-    start_roles,
-    tile_memory,
-    work_range,
-)
 from weft.gpu.warp_specialized.tiles import staging_memory, store_tile
 
 
@@ -59,13 +43,13 @@ def term_producer(
     TMA: gl.constexpr = PARAMS.tma
     COUNT: gl.constexpr = TERMS.terms
     STAGES: gl.constexpr = PARAMS.stages
-    BYTES: gl.constexpr = COUNT * (TMA.m.tile + TMA.n.tile) * TMA.k.tile * (PARAMS.product_bits // 8)
+    BYTES: gl.constexpr = COUNT * (TMA.m.tile + TMA.n.tile) * TMA.k.tile * (TMA.product_bits // 8)
     stage = gl.to_tensor(0)
     phase = gl.to_tensor(1)
-    first, end, STRIDE = work_range(number, PARAMS)
+    first, end, STRIDE = pipeline.work_range(number, PARAMS)
     for work_tile in range(first, end * serves, STRIDE):
         # (1.1) Find the output tile, and what of its sum this work tile is.
-        _split, output_tile, first_step, steps = split_of(work_tile, number, PARAMS, 0)
+        _split, output_tile, first_step, steps = pipeline.split_of(work_tile, number, PARAMS, 0)
         tile = tile_coords(output_tile, TMA.m.blocks, TMA.n.blocks, TMA.group)
         for step in range(steps):
             # (1.2) Wait until consumers have emptied the stage.
@@ -74,9 +58,10 @@ def term_producer(
             bar = full.index(stage)
             mbarrier.expect(bar, BYTES)
             for i in gl.static_range(COUNT):
-                load_a(a[i], a_tiles, i * STAGES + stage, bar, tile, first_step + step, PARAMS)
-                load_b((b[i], b[i]), (b_tiles, b_tiles), i * STAGES + stage, bar, tile, first_step + step, PARAMS)
-            stage, phase = next_stage(stage, phase, STAGES)
+                at = i * STAGES + stage
+                pipeline.load_a(a[i], a_tiles, at, bar, tile, first_step + step, PARAMS)
+                pipeline.load_b((b[i], b[i]), (b_tiles, b_tiles), at, bar, tile, first_step + step, PARAMS)
+            stage, phase = pipeline.next_stage(stage, phase, STAGES)
 
 
 @gluon.jit
@@ -89,11 +74,11 @@ def multiply_terms(tiles, stage, run, small, PARAMS: gl.constexpr, CONSUMER: gl.
     SMALL: gl.constexpr = TERMS.small
     for i in gl.static_range(len(SMALL)):
         x = consumer_rows(a_tiles, SMALL[i][0] * STAGES + stage, PARAMS, CONSUMER)
-        y = columns_of_b(b_tiles.index(SMALL[i][1] * STAGES + stage), K, ALONG_K)
-        small = warpgroup_mma(x, y, small, is_async=True)
+        y = pipeline.columns_of_b(b_tiles.index(SMALL[i][1] * STAGES + stage), K, ALONG_K)
+        small = hopper.warpgroup_mma(x, y, small, is_async=True)
     x = consumer_rows(a_tiles, stage, PARAMS, CONSUMER)
-    y = columns_of_b(b_tiles.index(stage), K, ALONG_K)
-    return warpgroup_mma(x, y, run, is_async=True), small
+    y = pipeline.columns_of_b(b_tiles.index(stage), K, ALONG_K)
+    return hopper.warpgroup_mma(x, y, run, is_async=True), small
 
 
 @gluon.jit
@@ -108,18 +93,18 @@ def add_run(
     run, small = multiply_terms(tiles, stage, run, small, PARAMS, CONSUMER, TERMS)
     for _ in range(1, steps):
         before = stage
-        stage, phase = next_stage(stage, phase, PARAMS.stages)
+        stage, phase = pipeline.next_stage(stage, phase, PARAMS.stages)
         # (3.2) Wait until the stage is full.
         mbarrier.wait(full.index(stage), phase)
         # (3.3) Multiply, while the products of the step before are still being added.
         run, small = multiply_terms(tiles, stage, run, small, PARAMS, CONSUMER, TERMS)
         # (3.4) Wait for those, and say that their stage is empty.
-        run, small = warpgroup_mma_wait(PENDING, deps=(run, small))
-        run, small = warpgroup_mma_init(run), warpgroup_mma_init(small)
+        run, small = hopper.warpgroup_mma_wait(PENDING, deps=(run, small))
+        run, small = hopper.warpgroup_mma_init(run), hopper.warpgroup_mma_init(small)
         mbarrier.arrive(empty.index(before))
-    run, small = warpgroup_mma_wait(0, deps=(run, small))
+    run, small = hopper.warpgroup_mma_wait(0, deps=(run, small))
     mbarrier.arrive(empty.index(stage))
-    stage, phase = next_stage(stage, phase, PARAMS.stages)
+    stage, phase = pipeline.next_stage(stage, phase, PARAMS.stages)
     return stage, phase, run, small
 
 
@@ -138,23 +123,22 @@ def term_consumer(
     bars = (full, empty)
     TMA: gl.constexpr = PARAMS.tma
     PART: gl.constexpr = PARAMS.accumulators[CONSUMER][0]
-    DEPTH: gl.constexpr = 256 // PARAMS.product_bits
     RUN: gl.constexpr = TERMS.run
-    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [CONSUMER_WARPS, 1], [16, PART.n.tile, DEPTH])
+    LAYOUT: gl.constexpr = pipeline.sums_layout(CONSUMER_WARPS, PART.n.tile, TMA.product_bits)
     BUFFER: gl.constexpr = CONSUMER * PARAMS.consumers.buffers
     stage = gl.to_tensor(0)
     phase = gl.to_tensor(0)
-    first, end, STRIDE = work_range(number, PARAMS)
+    first, end, STRIDE = pipeline.work_range(number, PARAMS)
     for work_tile in range(first, end * serves, STRIDE):
         # (3.1) Find the output tile, and what of its sum this work tile is.
-        split, output_tile, _first_step, steps = split_of(work_tile, number, PARAMS, CONSUMER)
+        split, output_tile, _first_step, steps = pipeline.split_of(work_tile, number, PARAMS, CONSUMER)
         tile = tile_coords(output_tile, TMA.m.blocks, TMA.n.blocks, TMA.group)
         total = gl.full([PART.m.tile, PART.n.tile], 0, OP.accumulate, LAYOUT)
         small = gl.full([PART.m.tile, PART.n.tile], 0, OP.accumulate, LAYOUT)
         for done in range(0, steps, RUN):
             # (3.2, 3.3, 3.4) Multiply, step by step; then add the run.
-            run = accumulator(PART.m.tile, PART.n.tile, OP.accumulate, LAYOUT)
-            state = (stage, phase, run, warpgroup_mma_init(small))
+            run = pipeline.accumulator(PART.m.tile, PART.n.tile, OP.accumulate, LAYOUT)
+            state = (stage, phase, run, hopper.warpgroup_mma_init(small))
             count = gl.minimum(steps - done, RUN)
             stage, phase, run, small = add_run(tiles, bars, count, state, PARAMS, CONSUMER, TERMS)
             total = total + run
@@ -165,7 +149,7 @@ def term_consumer(
 
         # (3.6) Store the partial, or finish the output tile.
         partial = split * TMA.blocks + output_tile
-        store_tile(warpgroup_mma_init(total), results, staging, BUFFER, partial, tile, PARAMS, PART, OP)
+        store_tile(hopper.warpgroup_mma_init(total), results, staging, BUFFER, partial, tile, PARAMS, PART, OP)
     tma.store_wait(0)
 
 
@@ -187,10 +171,10 @@ def terms_kernel(
     TERMS: gl.constexpr,  # model.TermsParams
 ):
     TILES: gl.constexpr = TERMS.terms * PARAMS.stages
-    a_tiles, b_tiles, _rest, _map = tile_memory(b0, b0, TILES, TILES, PARAMS, OP.product)
+    a_tiles, b_tiles, _rest, _map = pipeline.tile_memory(b0, b0, TILES, TILES, PARAMS, OP.product)
     staging = staging_memory(d, PARAMS)
-    full = barriers(PARAMS.stages, 1)
-    empty = barriers(PARAMS.stages, 2)  # by each consumer
+    full = pipeline.barriers(PARAMS.stages, 1)
+    empty = pipeline.barriers(PARAMS.stages, 2)  # by each consumer
     pdl_wait()
     serves = gl.to_tensor(1)
     scale = gl.to_tensor(1.0)
@@ -204,7 +188,7 @@ def terms_kernel(
     program = gl.program_id(0)
     operands = (a, b, a_tiles, b_tiles, full, empty, serves)
     shared = (a_tiles, b_tiles, full, empty, staging, (d, (), (), alpha, beta), serves, scale)
-    start_roles(
+    pipeline.start_roles(
         PARAMS, program, program, (term_consumer, (shared, OP, TERMS)),
         (term_producer, ()), (term_producer, (operands, TERMS)),
     )  # fmt: skip

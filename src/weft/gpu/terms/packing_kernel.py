@@ -16,7 +16,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from weft.gpu.common.pdl import pdl_begin
+from weft.gpu.common.device import pdl_begin
 
 
 @triton.jit(do_not_specialize=["alpha", "beta"])
@@ -80,7 +80,6 @@ def terms_kernel(
 ):
     pdl_begin()
     COUNT: tl.constexpr = PACK.terms
-    TERM: tl.constexpr = PACK.term
     READ: tl.constexpr = PACK.read
     WRITTEN: tl.constexpr = PACK.written
     tiles = PACK.tiles
@@ -98,7 +97,7 @@ def terms_kernel(
             tl.atomic_add(counts, near, mask=rows < PACK.rows, sem="relaxed")
         to = terms + offsets_of(batch, rows, k, WRITTEN)
         for i in tl.static_range(COUNT):
-            term = rest.to(TERM)
+            term = rest.to(PACK.term)
             tl.store(to + i * PACK.apart, term, mask=mask)
             rest = (rest - term.to(tl.float32)) * PACK.shift
 

@@ -1,126 +1,204 @@
-"""Transposition in place: squares, super-elements along cycles, and which of them serves."""
+"""Transposition in place: squares, super-elements along cycles, rows that slide, and which of them serves.
+
+Matrices that are no squares are made of them: padding is taken out, the main part moved, and padding put in.
+"""
 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 
 from weft.base.kept import is_capturing, keep_for_graphs
 from weft.errors import UnsupportedError
+from weft.gpu.common.constants import DeviceFunction
 from weft.gpu.common.constraints import power_of_two
+from weft.gpu.common.launch import TRITON_TYPES, KernelLaunch
+from weft.gpu.permute import family as permute
+from weft.gpu.permute.family import PermuteLaunch
 from weft.gpu.permute.schedule import WORDS
-from weft.gpu.transpose.launch import (
-    as_words,
-    copy,
-    cycle_launches,
-    insert_padding_,
-    remove_padding_,
-    transpose_squares_,
-    transpose_via_workspace_,
-)
-from weft.gpu.transpose.model import TransposeSchedule, best, workspace_bytes
-from weft.planner.schedule import Scalar
+from weft.gpu.transpose import model
+from weft.gpu.transpose.model import CycleTables, SlideParams, TransposeSchedule
+from weft.planner.schedule import Scalar, Target
 from weft.planner.target import target_of
-from weft.spec import Layout
+from weft.spec import Label, Layout, parse
+from weft.spec.permutation import Permutation, canonical_modes
 
-_SPACING = 64  # elements between the places where cycles are first entered, on average
+SQUARE = DeviceFunction("weft.gpu.transpose.kernel", "square_kernel")
 
-Table = TypeVar("Table")  # an array, or a tensor on a device
-
-
-class CycleTables(NamedTuple, Generic[Table]):
-    """Super-element ``target[k]`` becomes ``source[k]``, or ``saved[-1 - source[k]]`` where that is negative.
-
-    The lists are padded to whole groups: `target` and `saved` with -1, `source` with 0.
-    """
-
-    target: Table  # (moves,) int32
-    source: Table  # (moves,) int32
-    saved: Table  # (saved super-elements,) int32: which ones
+_WARPS = 4
 
 
-def cycle_tables(source: np.ndarray, group: int) -> CycleTables[np.ndarray]:
-    """The tables of the permutation x[i] <- x[source[i]] of fewer than 2^31 super-elements, fixed points left out."""
-    order = cycle_order(source)
-    place = np.empty(source.size, dtype=np.int64)
-    place[order] = np.arange(order.size)
-    wanted = source[order]
-    crossing = np.flatnonzero(place[wanted] // group != np.arange(order.size) // group)
-    saved = wanted[crossing]
-    wanted[crossing] = -1 - np.arange(crossing.size)
-    return CycleTables(_padded(order, group, -1), _padded(wanted, group, 0), _padded(saved, group, -1))
+def as_words(matrix: torch.Tensor) -> list[torch.Tensor]:
+    """A matrix of elements as matrices of words of at most 8 bytes: one where its rows are contiguous, else two."""
+    if matrix.itemsize <= 8:
+        return [matrix.view(WORDS[matrix.itemsize])]
+    pairs = torch.view_as_real(matrix).view(torch.int64)
+    return [pairs.flatten(1)] if matrix.stride(1) == 1 else list(pairs.unbind(-1))
 
 
-def cycle_order(source: np.ndarray) -> np.ndarray:
-    """All i but fixed points such that source[i] follows i, but for the last of each cycle.
-
-    Cycles are entered at random places and followed from all of them at once, each until the next such place. What
-    lies on none of these paths are short cycles; these are followed once from their smallest elements.
-    """
-    moving = source != np.arange(source.size)
-    if not moving.any():
-        return np.empty(0, dtype=np.int64)
-    entries = np.flatnonzero((np.random.default_rng(0).random(source.size) * _SPACING < 1) & moving)
-    path, element, after = _followed(source, entries)
-    rank = _linked(after)
-    left = moving
-    left[element] = False
-    smallest = _smallest_of_cycles(source, np.flatnonzero(left))
-    short_path, short_element, _ = _followed(source, smallest)
-    long = element[np.argsort(rank[path], kind="stable")]
-    return np.concatenate([long, short_element[np.argsort(short_path, kind="stable")]])
+def transpose_squares_(matrices: torch.Tensor, alpha: Scalar) -> None:
+    """Transpose square matrices (outer batch, inner batch, n, n) where they lie, any strides."""
+    if matrices.shape[-1] == 1 and alpha == 1:
+        return
+    if matrices.itemsize > 8:
+        matrices = torch.view_as_real(matrices)  # five dimensions: an element is two words
+    words = matrices if alpha != 1 else matrices.view(WORDS[matrices.itemsize])
+    target = target_of("triton", matrices.device)
+    square_launch(Layout.of(words), alpha != 1, target)((words,), alpha, 0)
 
 
-def _followed(source: np.ndarray, entries: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(path of each element, element, next path of each path): from every entry to before the next, in steps."""
-    number = np.full(source.size, -1, dtype=np.int64)
-    number[entries] = path = np.arange(entries.size)
-    at = entries
-    paths, elements = [path], [at]
-    after = np.empty(entries.size, dtype=np.int64)
-    while at.size:
-        at = source[at]
-        reached = number[at]
-        ended = reached >= 0
-        after[path[ended]] = reached[ended]
-        path, at = path[~ended], at[~ended]
-        paths.append(path)
-        elements.append(at)
-    return np.concatenate(paths), np.concatenate(elements), after
+@lru_cache(maxsize=512)
+def square_launch(matrices: Layout, scaled: bool, target: Target) -> KernelLaunch:
+    tile, warps = model.square_tile(matrices)
+    params = model.square_params(matrices, tile)
+    scale = torch.float64 if matrices.dtype is torch.float64 else torch.float32
+    if not matrices.dtype.is_floating_point:
+        scale = torch.int64
+    constants = {"PARAMS": params, "SCALE": TRITON_TYPES[scale] if scaled else None}
+    programs = matrices.shape[0] * matrices.shape[1] * params.pairs
+    real = scale.is_floating_point
+    return KernelLaunch(SQUARE, (matrices,), constants, real, target, programs, warps, stages=1)
 
 
-def _linked(after: np.ndarray) -> np.ndarray:
-    """The rank of each path when every path is followed by the next one of its cycle."""
-    following = after.tolist()
-    rank = [-1] * len(following)
-    count = 0
-    for start in range(len(following)):
-        at = start
-        while rank[at] < 0:
-            rank[at] = count
-            count += 1
-            at = following[at]
-    return np.array(rank, dtype=np.int64)
+@lru_cache(maxsize=512)
+def cycle_launches(
+    part: Layout, group: int, width: int, saved: int, moved: int, target: Target
+) -> tuple[KernelLaunch, KernelLaunch]:
+    """(saving, moving) a part of all super-elements."""
+    from weft.gpu.transpose.kernel import cycle_kernel, save_kernel
+
+    params = model.cycle_params(part, group, width, saved)
+    words, numbers = Layout.contiguous((saved, params.span), part.dtype), Layout.contiguous((moved,), torch.int32)
+    constants = {"PARAMS": params}
+    save, move = (count // group * params.parts for count in (saved, moved))
+    return (
+        KernelLaunch(save_kernel, (part, numbers, words), constants, False, target, save, _WARPS, stages=1),
+        KernelLaunch(cycle_kernel, (part, numbers, numbers, words), constants, False, target, move, _WARPS, stages=1),
+    )
 
 
-def _smallest_of_cycles(source: np.ndarray, elements: np.ndarray) -> np.ndarray:
-    """The smallest element of each of some whole cycles: the one from which no smaller is met before it comes again."""
-    start, at = elements, source[elements]
+@lru_cache(maxsize=256)
+def slide_launches(
+    alignment: int, dtype: torch.dtype, params: SlideParams, target: Target
+) -> tuple[KernelLaunch, KernelLaunch]:
+    """(saving, sliding) of rows that begin at an address of so many bytes."""
+    from weft.gpu.transpose.kernel import save_ends_kernel, slide_kernel
+
+    words = Layout((params.reach,), (params.step,), dtype, alignment)
+    layouts, constants = (words, Layout.contiguous((params.saved,), dtype)), {"PARAMS": params}
+    ends = params.programs * params.parts
+    return (
+        KernelLaunch(save_ends_kernel, layouts, constants, False, target, ends, _WARPS, stages=1),
+        KernelLaunch(slide_kernel, layouts, constants, False, target, params.programs, _WARPS, stages=1),
+    )
+
+
+def copy(source: torch.Tensor, target: torch.Tensor, alpha: Scalar = 1) -> None:
+    """target[...] = alpha * source[...], of the same shape; their memories are apart."""
+    if source.numel() == 0:
+        return
+    if alpha == 1 and source.is_contiguous() and target.is_contiguous():
+        target.copy_(source)
+        return
+    device = target_of("triton", source.device)
+    copy_launch(_few_alignments(source), _few_alignments(target), alpha != 1, device)(source, None, target, alpha, 0)
+
+
+def transpose_via_workspace_(matrices: torch.Tensor, workspace: int, alpha: Scalar) -> None:
+    """Transpose dense matrices (batch, rows, columns), as many at a time as fit into the workspace; at least one."""
+    batch, rows, columns = matrices.shape
+    step, base = matrices.stride(2), int(matrices.storage_offset())
+    if batch == 0:
+        return
+    together = evenly(batch, max(workspace // (rows * columns * matrices.itemsize), 1))
+    buffer = torch.empty((together, columns, rows), dtype=matrices.dtype, device=matrices.device)
+    for start in range(0, batch, together):
+        out = matrices[start : start + together]
+        full = buffer[: out.shape[0]]
+        copy(out.mT, full, alpha)
+        back = (matrices.stride(0), rows * step, step)
+        copy(full, matrices.as_strided(full.shape, back, base + start * matrices.stride(0)))
+
+
+def evenly(count: int, most: int) -> int:
+    """How many of `count` to take at a time, at most `most`, so that all rounds are nearly alike."""
+    return -(-count // -(-count // most))
+
+
+def _few_alignments(tensor: torch.Tensor) -> Layout:
+    """The layout with an alignment of 16 bytes or of an element, so that kernels are compiled twice at most."""
+    layout = Layout.of(tensor)
+    return layout if layout.alignment == 16 else layout._replace(alignment=min(tensor.itemsize, 8))
+
+
+@lru_cache(maxsize=512)
+def copy_launch(source: Layout, target: Layout, scaled: bool, device: Target) -> PermuteLaunch:
+    term = "abc"[: len(source.shape)]
+    extents: dict[Label, int] = dict(zip(term, source.shape, strict=True))
+    modes = canonical_modes(parse(f"{term}->{term}"), source, None, target, extents)
+    permutation = Permutation(modes, x=source, c=None, d=target, compute=source.dtype, scaled=scaled)
+    schedule, _ = permute.best(permutation, device)
+    return permute.build(permutation, schedule, device)
+
+
+def remove_padding_(matrix: torch.Tensor, columns: int, workspace: int) -> None:
+    """Move the first columns of a dense matrix together: they form a dense matrix afterwards, at the same address."""
+    if not _slid(matrix, columns, workspace, insert=False):
+        _move_rows(matrix, columns, matrix.shape[1], columns, workspace)
+
+
+def insert_padding_(matrix: torch.Tensor, columns: int, workspace: int) -> None:
+    """The inverse: what is a dense matrix of these columns becomes the first columns of `matrix`."""
+    if not _slid(matrix, columns, workspace, insert=True):
+        _move_rows(matrix, columns, columns, matrix.shape[1], workspace)
+
+
+def slide_(words: torch.Tensor, params: SlideParams) -> None:
+    """Slide the rows that begin with the first word of `words`."""
+    saved = torch.empty(params.saved, dtype=words.dtype, device=words.device)
+    save, slide = slide_launches(Layout.of(words).alignment, words.dtype, params, target_of("triton", words.device))
+    save((words, saved), 0, 0)
+    slide((words, saved), 0, 0)
+
+
+def _slid(matrix: torch.Tensor, columns: int, workspace: int, *, insert: bool) -> bool:
+    """Slide the rows, where enough programs can; False where they cannot, and nothing was moved."""
+    rows, pitch = matrix.shape
+    if pitch == columns or rows < 2:  # the first row stays where it is
+        return True
     found = []
-    while start.size:
-        found.append(start[at == start])
-        larger = at > start
-        start, at = start[larger], source[at[larger]]
-    return np.concatenate([*found, np.empty(0, dtype=np.int64)])
+    for words in as_words(matrix):
+        each = words.shape[1] // pitch  # words of an element
+        params = model.slide_params(
+            rows, columns * each, (pitch - columns) * each, words.stride(1), words.itemsize, workspace, insert=insert
+        )
+        if params is None:
+            return False
+        found.append((words, params))
+    for words, params in found:
+        slide_(words, params)
+    return True
 
 
-def _padded(values: np.ndarray, group: int, filler: int) -> np.ndarray:
-    padded = np.full(-(-values.size // group) * group, filler, dtype=np.int32)
-    padded[: values.size] = values
-    return padded
+def _move_rows(matrix: torch.Tensor, columns: int, pitch: int, new_pitch: int, workspace: int) -> None:
+    """Move rows of some columns, `pitch` elements apart, to a pitch of `new_pitch`, by way of the workspace.
+
+    First to last to a smaller pitch, last to first to a larger one: what is written then was read before. Rows longer
+    than the workspace are cut.
+    """
+    rows, step, base = matrix.shape[0], matrix.stride(1), int(matrix.storage_offset())
+    room = max(workspace // matrix.itemsize, 1)
+    width = min(columns, room)
+    height = evenly(rows - 1, room // width) if width == columns else 1
+    buffer = torch.empty(height * width, dtype=matrix.dtype, device=matrix.device)
+    blocks = [(i, j) for i in range(1, rows, height) for j in range(0, columns, width)]
+    for i, j in blocks if new_pitch < pitch else reversed(blocks):
+        shape = (min(height, rows - i), min(width, columns - j))
+        full = buffer[: shape[0] * shape[1]].view(shape)
+        copy(matrix.as_strided(shape, (pitch * step, step), base + (i * pitch + j) * step), full)
+        copy(full, matrix.as_strided(shape, (new_pitch * step, step), base + (i * new_pitch + j) * step))
 
 
 _WIDTH = 1024  # bytes of each super-element that a program moves: runs that memory likes
@@ -165,7 +243,7 @@ def _tables(outer: int, middle: int, inner: int, group: int, device: torch.devic
     if is_capturing(device):
         raise UnsupportedError("a matrix of this shape must be transposed once before that is captured in a graph")
     source = np.arange(outer * middle * inner).reshape(outer, middle, inner).transpose(2, 1, 0).reshape(-1)
-    return CycleTables(*(torch.from_numpy(table).to(device) for table in cycle_tables(source, group)))
+    return CycleTables(*(torch.from_numpy(table).to(device) for table in model.cycle_tables(source, group)))
 
 
 def _hold(tables: Tables) -> None:
@@ -196,11 +274,11 @@ def rectangular_(matrices: torch.Tensor, alpha: Scalar = 1) -> None:
     """
     _, rows, columns = matrices.shape
     seen = matrices if alpha != 1 or matrices.itemsize > 8 else matrices.view(WORDS[matrices.itemsize])
-    workspace = workspace_bytes(seen.numel() * seen.itemsize)
+    workspace = model.workspace_bytes(seen.numel() * seen.itemsize)
     if rows * columns * seen.itemsize <= workspace:
         transpose_via_workspace_(seen, workspace, alpha)
         return
-    schedule = best(rows, columns, seen.itemsize, workspace)
+    schedule = model.best(rows, columns, seen.itemsize, workspace)
     for matrix in seen:
         decomposed_(matrix, schedule, workspace, alpha)
 

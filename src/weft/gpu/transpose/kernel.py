@@ -12,8 +12,7 @@ import triton
 import triton.language as tl
 
 from weft.fn.triton.device_math import to_type
-from weft.gpu.common.device import scalar
-from weft.gpu.common.pdl import pdl_begin
+from weft.gpu.common.device import pdl_begin, scalar
 
 
 @triton.jit

@@ -33,26 +33,9 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
-from weft.gpu.common.pdl import pdl_wait
+from weft.gpu.common.device import pdl_wait
 from weft.gpu.common.tiles import range_start, tile_coords
-from weft.gpu.warp_specialized.pipeline import (
-    accumulator,
-    barriers,
-    in_other_registers,
-    load_a,
-    load_b,
-    meet_and_arrive,
-    multiply,
-    next_stage,
-    output_tile_of,
-    parts_of_b,
-    rows_of_a,
-    split_of,
-    start_roles,
-    tile_memory,
-    wait_for_products,
-    work_range,
-)
+from weft.gpu.warp_specialized import pipeline
 from weft.gpu.warp_specialized.roles import WARPS
 from weft.gpu.warp_specialized.tiles import staging_memory, store_tile, transform_tiles, transformed
 
@@ -75,10 +58,10 @@ def producer(
     position = gl.to_tensor(0)
     stage = gl.to_tensor(0)
     phase = gl.to_tensor(1)
-    first, end, STRIDE = work_range(number, PARAMS)
+    first, end, STRIDE = pipeline.work_range(number, PARAMS)
     for work_tile in range(first, end, STRIDE):
         # (1.1) Find the output tile, and what of its sum this work tile is.
-        _split, output_tile, first_step, steps = split_of(work_tile, number, PARAMS, 0)
+        _split, output_tile, first_step, steps = pipeline.split_of(work_tile, number, PARAMS, 0)
         batch_tile, m_tile, n_tile = tile_coords(output_tile, TMA.m.blocks, TMA.n.blocks, TMA.group)
         for step in range(steps):
             k_tile = first_step + step
@@ -88,11 +71,11 @@ def producer(
             mbarrier.wait(empty.index(at), phase)
             # (1.3) Request the tiles of this step. The barrier completes when all of their bytes are there.
             mbarrier.expect(bar, BYTES)
-            load_a(a, a_tiles, at, bar, (batch_tile, m_tile, n_tile), k_tile, PARAMS)
+            pipeline.load_a(a, a_tiles, at, bar, (batch_tile, m_tile, n_tile), k_tile, PARAMS)
             for i in gl.static_range(N_TILES):
                 tile = (batch_tile, m_tile, n_tile + i)
-                load_b((b, b_rest), (b_tiles, rest_tiles), i * PARAMS.stages + at, bar, tile, k_tile, PARAMS)
-            stage, phase = next_stage(stage, phase, PARAMS.stages)
+                pipeline.load_b((b, b_rest), (b_tiles, rest_tiles), i * PARAMS.stages + at, bar, tile, k_tile, PARAMS)
+            stage, phase = pipeline.next_stage(stage, phase, PARAMS.stages)
             position += 1
 
 
@@ -123,7 +106,7 @@ def transformer(
     for position in range(TRANSFORMER // PIPELINES, count, EVERY):
         # (2.1) Find where the step is along k: what lies past the end must stay zero.
         if STREAM_K is None:
-            split, _ = output_tile_of(number + position // TMA.steps * STRIDE, PARAMS, 0)
+            split, _ = pipeline.output_tile_of(number + position // TMA.steps * STRIDE, PARAMS, 0)
             k_tile = split * TMA.steps + position % TMA.steps
         else:
             k_tile = (start + position) % STREAM_K.steps
@@ -131,13 +114,13 @@ def transformer(
         stage = PARAMS.b_first[PIPELINE] + position % PARAMS.stages
         mbarrier.wait(full.index(PARAMS.a_first[PIPELINE] * PARAMS.rounds + position % BARS), position // BARS & 1)
         # (2.3) Apply the function where the tiles lie.
-        tiles = parts_of_b(b_tiles, rest_tiles, stage, PARAMS)
+        tiles = pipeline.parts_of_b(b_tiles, rest_tiles, stage, PARAMS)
         transform_tiles(
             tiles, k_tile, K, TMA.b_along_k, TMA.masked, CONSUMER_WARPS, PARAMS.roles.elements, OP.b_fn, OP.product
         )  # fmt: skip
         # (2.4) Make it visible to matrix instructions, and say that the stage is ready.
         fence_async_shared()
-        meet_and_arrive(ready.index(stage))
+        pipeline.meet_and_arrive(ready.index(stage))
 
 
 @gluon.jit
@@ -145,7 +128,7 @@ def consumer_rows(a_tiles, stage, PARAMS: gl.constexpr, CONSUMER: gl.constexpr):
     """A consumer's rows of a tile of A: (rows, k), in shared memory."""
     PART: gl.constexpr = PARAMS.accumulators[CONSUMER][0]
     tile = a_tiles.index(PARAMS.a_first[CONSUMER] + stage)
-    return rows_of_a(tile, PART.row, PART.m.tile, PARAMS.tma.k.tile, PARAMS.tma.a_along_k)
+    return pipeline.rows_of_a(tile, PART.row, PART.m.tile, PARAMS.tma.k.tile, PARAMS.tma.a_along_k)
 
 
 @gluon.jit
@@ -154,9 +137,8 @@ def transformed_rows(
 ):
     """A consumer's rows of a tile of A in registers, the function applied."""
     K: gl.constexpr = PARAMS.tma.k
-    MASKED: gl.constexpr = PARAMS.tma.masked
     x = consumer_rows(a_tiles, stage, PARAMS, CONSUMER).load(LAYOUT)
-    return transformed(x, 0, k_tile, K, True, MASKED, LAYOUT, OP.a_fn, OP.product)
+    return transformed(x, 0, k_tile, K, True, PARAMS.tma.masked, LAYOUT, OP.a_fn, OP.product)
 
 
 @gluon.jit
@@ -179,17 +161,17 @@ def add_products(
     READY_FIRST: gl.constexpr = B_FIRST if PARAMS.roles.transformers > 0 else A_FIRST
     mbarrier.wait(ready.index(READY_FIRST + stage), phase)
     x = consumer_rows(a_tiles, stage, PARAMS, CONSUMER)
-    acc, acc_rest = multiply(x, (b_tiles, rest_tiles), B_FIRST + stage, acc, acc_rest, PARAMS, K)
+    acc, acc_rest = pipeline.multiply(x, (b_tiles, rest_tiles), B_FIRST + stage, acc, acc_rest, PARAMS, K)
     for _ in range(1, steps):
         before = stage
-        stage, phase = next_stage(stage, phase, PARAMS.stages)
+        stage, phase = pipeline.next_stage(stage, phase, PARAMS.stages)
         # (3.2) Wait until the stage is ready.
         mbarrier.wait(ready.index(READY_FIRST + stage), phase)
         # (3.3) Multiply, while the products of the step before are still being added.
         x = consumer_rows(a_tiles, stage, PARAMS, CONSUMER)
-        acc, acc_rest = multiply(x, (b_tiles, rest_tiles), B_FIRST + stage, acc, acc_rest, PARAMS, K)
+        acc, acc_rest = pipeline.multiply(x, (b_tiles, rest_tiles), B_FIRST + stage, acc, acc_rest, PARAMS, K)
         # (3.4) Wait for those, and say that their stage is empty.
-        acc, acc_rest = wait_for_products(acc, acc_rest, 1, PARAMS)
+        acc, acc_rest = pipeline.wait_for_products(acc, acc_rest, 1, PARAMS)
         mbarrier.arrive(empty.index(A_FIRST + before))
     return stage, phase, acc, acc_rest
 
@@ -212,17 +194,17 @@ def add_products_of_function(
     x = transformed_rows(a_tiles, stage, first_step, PARAMS, CONSUMER, OP, LAYOUT)
     for step in range(1, steps):
         # (3.3) Multiply the rows in registers.
-        acc, acc_rest = multiply(x, (b_tiles, rest_tiles), B_FIRST + stage, acc, acc_rest, PARAMS, K)
+        acc, acc_rest = pipeline.multiply(x, (b_tiles, rest_tiles), B_FIRST + stage, acc, acc_rest, PARAMS, K)
         before = stage
-        stage, phase = next_stage(stage, phase, PARAMS.stages)
+        stage, phase = pipeline.next_stage(stage, phase, PARAMS.stages)
         # (3.2) Wait until the next stage is ready, and apply the function to its rows.
         mbarrier.wait(ready.index(READY_FIRST + stage), phase)
         next_x = transformed_rows(a_tiles, stage, first_step + step, PARAMS, CONSUMER, OP, LAYOUT)
         # (3.4) Wait for the products, and say that their stage is empty.
-        acc, acc_rest = wait_for_products(acc, acc_rest, 0, PARAMS)
-        x = in_other_registers(next_x, LAYOUT)
+        acc, acc_rest = pipeline.wait_for_products(acc, acc_rest, 0, PARAMS)
+        x = pipeline.in_other_registers(next_x, LAYOUT)
         mbarrier.arrive(empty.index(A_FIRST + before))
-    acc, acc_rest = multiply(x, (b_tiles, rest_tiles), B_FIRST + stage, acc, acc_rest, PARAMS, K)
+    acc, acc_rest = pipeline.multiply(x, (b_tiles, rest_tiles), B_FIRST + stage, acc, acc_rest, PARAMS, K)
     return stage, phase, acc, acc_rest
 
 
@@ -242,23 +224,22 @@ def consumer(
     PART: gl.constexpr = PARAMS.accumulators[CONSUMER][0]
     REST: gl.constexpr = PARAMS.accumulators[CONSUMER][-1]
     TWO: gl.constexpr = len(TMA.n_parts) == 2
-    DEPTH: gl.constexpr = 256 // PARAMS.product_bits
     COLUMNS: gl.constexpr = min(PART.n.tile, PARAMS.roles.mma_columns)
-    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [CONSUMER_WARPS, 1], [16, COLUMNS, DEPTH])
-    LAYOUT_REST: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [CONSUMER_WARPS, 1], [16, REST.n.tile, DEPTH])
-    X_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, LAYOUT, 32 // PARAMS.product_bits)
+    LAYOUT: gl.constexpr = pipeline.sums_layout(CONSUMER_WARPS, COLUMNS, TMA.product_bits)
+    LAYOUT_REST: gl.constexpr = pipeline.sums_layout(CONSUMER_WARPS, REST.n.tile, TMA.product_bits)
+    X_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, LAYOUT, 32 // TMA.product_bits)
     BUFFER: gl.constexpr = CONSUMER * PARAMS.consumers.buffers
     stage = gl.to_tensor(0)
     phase = gl.to_tensor(0)
-    first, end, STRIDE = work_range(number, PARAMS)
+    first, end, STRIDE = pipeline.work_range(number, PARAMS)
     for work_tile in range(first, end, STRIDE):
         # (3.1) Find the output tile, and what of its sum this work tile is.
-        split, output_tile, first_step, steps = split_of(work_tile, number, PARAMS, CONSUMER)
+        split, output_tile, first_step, steps = pipeline.split_of(work_tile, number, PARAMS, CONSUMER)
         tile = tile_coords(output_tile, TMA.m.blocks, TMA.n.blocks, TMA.group)
-        acc = accumulator(PART.m.tile, PART.n.tile, OP.accumulate, LAYOUT)
+        acc = pipeline.accumulator(PART.m.tile, PART.n.tile, OP.accumulate, LAYOUT)
         acc_rest = gl.to_tensor(0)  # a role takes no None
         if TWO:
-            acc_rest = accumulator(REST.m.tile, REST.n.tile, OP.accumulate, LAYOUT_REST)
+            acc_rest = pipeline.accumulator(REST.m.tile, REST.n.tile, OP.accumulate, LAYOUT_REST)
 
         # (3.2, 3.3, 3.4) Multiply, step by step; then wait for the products of the last one.
         state = (stage, phase, acc, acc_rest)
@@ -268,9 +249,9 @@ def consumer(
             stage, phase, acc, acc_rest = add_products_of_function(
                 tiles, bars, first_step, steps, state, PARAMS, CONSUMER, OP, X_LAYOUT
             )  # fmt: skip
-        acc, acc_rest = wait_for_products(acc, acc_rest, 0, PARAMS)
+        acc, acc_rest = pipeline.wait_for_products(acc, acc_rest, 0, PARAMS)
         mbarrier.arrive(empty.index(PARAMS.a_first[CONSUMER] + stage))
-        stage, phase = next_stage(stage, phase, PARAMS.stages)
+        stage, phase = pipeline.next_stage(stage, phase, PARAMS.stages)
 
         # (3.5) Store the partial, or finish the output tile.
         partial = split * TMA.blocks + output_tile
@@ -296,13 +277,13 @@ def ws_kernel(
     PIPELINES: gl.constexpr = PARAMS.consumers.pipelines
     A_STAGES: gl.constexpr = PIPELINES * PARAMS.stages
     B_STAGES: gl.constexpr = PARAMS.consumers.n_tiles * A_STAGES
-    a_tiles, b_tiles, rest_tiles, b_second = tile_memory(b, b_rest, A_STAGES, B_STAGES, PARAMS, OP.product)
+    a_tiles, b_tiles, rest_tiles, b_second = pipeline.tile_memory(b, b_rest, A_STAGES, B_STAGES, PARAMS, OP.product)
     staging = staging_memory(d, PARAMS)
-    full = barriers(PARAMS.rounds * A_STAGES, 1)
-    empty = barriers(A_STAGES, 3 - PIPELINES)  # by each consumer of the pipeline
+    full = pipeline.barriers(PARAMS.rounds * A_STAGES, 1)
+    empty = pipeline.barriers(A_STAGES, 3 - PIPELINES)  # by each consumer of the pipeline
     ready = full
     if PARAMS.roles.transformers > 0:
-        ready = barriers(B_STAGES, 1)
+        ready = pipeline.barriers(B_STAGES, 1)
     pdl_wait()
     program = gl.program_id(0)
     other = program + (PIPELINES - 1) * PARAMS.tma.programs  # number of the second consumer's own pipeline
@@ -311,7 +292,7 @@ def ws_kernel(
     addend = () if c is None else (c,)
     others = () if pointers is None else pointers
     shared = (a_tiles, b_tiles, rest_tiles, ready, empty, staging, (d, addend, others, alpha, beta))
-    start_roles(
+    pipeline.start_roles(
         PARAMS, program, other, (consumer, (shared, OP)),
         (transformer, (operands, ready, OP)), (producer, (operands,)),
     )  # fmt: skip

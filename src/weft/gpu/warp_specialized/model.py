@@ -7,43 +7,17 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
-from weft.gpu.common.constants import GluonLayout
+from weft.gpu.common import cost
+from weft.gpu.common.constants import GluonLayout, matrix_layout
 from weft.gpu.common.constraints import GROUP_ROWS, LINE, sm_count
-from weft.gpu.common.cost import (
-    KEPT_BYTES,
-    TALL,
-    compulsory_bytes,
-    function_seconds,
-    launched,
-    own_bytes,
-    reduce_seconds,
-)
-from weft.gpu.common.splits import StreamK
-from weft.gpu.common.tensor_maps import matrix_layout
+from weft.gpu.common.contraction_launch import StreamK
+from weft.gpu.common.cost import KEPT_BYTES, TALL
 from weft.gpu.common.tiling import TENSORS, A, B, TiledAxis, TiledDim, tiled_dim, wide
+from weft.gpu.warp_specialized import schedule as schedules
+from weft.gpu.warp_specialized import views
 from weft.gpu.warp_specialized.roles import CONSUMERS, PINGPONG, WARPS, Consumers, WarpRoles, roles
-from weft.gpu.warp_specialized.schedule import (
-    OutputMap,
-    WsSchedule,
-    output_map,
-    split_steps,
-    subtile_columns,
-    work_ranges,
-    work_tiles,
-    work_tiles_whole,
-)
-from weft.gpu.warp_specialized.views import (
-    TmaDim,
-    TmaParams,
-    TmaView,
-    dim_axes,
-    dim_tiles,
-    in_kernel_order,
-    n_parts,
-    part_of,
-    placed_parts,
-    tma_params,
-)
+from weft.gpu.warp_specialized.schedule import OutputMap, WsSchedule
+from weft.gpu.warp_specialized.views import TmaDim, TmaParams, TmaView
 from weft.planner.coefficients import fitted
 from weft.planner.schedule import Target
 from weft.spec import Contraction
@@ -77,14 +51,11 @@ class WsParams(NamedTuple):
     accumulators: tuple[tuple[AccumulatorParams, ...], ...]  # [consumer][part along n]
     consumers: Consumers
     tiles: int  # work tiles with whole sums: output tiles, or pairs of them
-    product_bits: int  # of an element
     roles: WarpRoles
     stages: int  # of each pipeline
     a_first: tuple[int, int]  # [consumer] first stage of its pipeline of A
     b_first: tuple[int, int]  # the same of B
     rounds: int  # of a pipeline until a transformer meets the same stage again: each has barriers of its own
-    a_layout: GluonLayout  # of tiles of A in shared memory, as matrices
-    b_layouts: tuple[GluonLayout, ...]  # of B, for each part along n
     d_dims: tuple[TmaDim, ...]
     d_along_n: bool
     d_shape: tuple[int, int]  # of a subtile as it lies in D
@@ -96,11 +67,9 @@ class WsParams(NamedTuple):
 def ws_params(contraction: Contraction, schedule: WsSchedule, target: Target) -> WsParams:
     whole = replace(schedule, splits=1) if schedule.stream_k else schedule
     consumers = schedule.consumers
-    programs = min(sm_count(target), -(-work_tiles(contraction, schedule) // consumers.pipelines))
-    tma = tma_params(contraction, whole, programs)._replace(splits=schedule.splits)
-    tile_m, tile_n, tile_k = schedule.tile
-    size = contraction.arithmetic.product.itemsize
-    output = output_map(contraction, schedule, schedule.rows, tma.blocks)
+    programs = min(sm_count(target), -(-schedules.work_tiles(contraction, schedule) // consumers.pipelines))
+    tma = views.tma_params(contraction, whole, programs)._replace(splits=schedule.splits)
+    output = schedules.output_map(contraction, schedule, schedule.rows, tma.blocks)
     found = roles(contraction, schedule.tile, consumers)
     assert found is not None, "schedules are offered only where there are registers"
     d_size = (contraction.d.dtype if schedule.splits == 1 else contraction.arithmetic.accumulate).itemsize
@@ -108,21 +77,18 @@ def ws_params(contraction: Contraction, schedule: WsSchedule, target: Target) ->
         tma=tma,
         accumulators=_accumulators(contraction, schedule, tma.batch),
         consumers=consumers,
-        tiles=work_tiles_whole(contraction, schedule),
-        product_bits=8 * size,
+        tiles=schedules.work_tiles_whole(contraction, schedule),
         roles=found,
         stages=schedule.stages,
         a_first=(0, schedule.stages if consumers.pipelines == 2 else 0),
         b_first=(0, schedule.stages if consumers.b_pipelines == 2 else 0),
         rounds=rounds(schedule.stages, found.transformers // consumers.b_pipelines),
-        a_layout=matrix_layout((tile_m, tile_k), schedule.a.along_k, size),
-        b_layouts=tuple(matrix_layout((width, tile_k), schedule.b.along_k, size) for width in n_parts(tile_n)),
         d_dims=output.dims,
         d_along_n=output.along_n,
         d_shape=output.shape,
         d_layout=matrix_layout(output.shape, True, d_size),
         store_layout=_store_layout(output, schedule.word) if schedule.word else None,
-        stream_k=work_ranges(contraction, schedule, target) if schedule.stream_k else None,
+        stream_k=schedules.work_ranges(contraction, schedule, target) if schedule.stream_k else None,
     )
 
 
@@ -146,21 +112,21 @@ def _accumulators(
     part."""
     tile_m, tile_n, _ = schedule.tile
     tensors = TENSORS + len(contraction.aux)
-    *others_m, rows = dim_axes(schedule.a, tile_m)
-    n, offsets = dim_axes(schedule.b, tile_n), wide(contraction.modes, tensors)
-    height, narrow = schedule.rows, subtile_columns(contraction, schedule)
+    *others_m, rows = views.dim_axes(schedule.a, tile_m)
+    n, offsets = views.dim_axes(schedule.b, tile_n), wide(contraction.modes, tensors)
+    height, narrow = schedule.rows, schedules.subtile_columns(contraction, schedule)
 
     def accumulator(row: int, column: int, width: int) -> AccumulatorParams:
         m = tiled_dim([*others_m, TiledAxis(rows.modes, height, True, tile_m, row)], 0, tensors)
         subtiles = tuple(
-            WsSubtileParams(batch, m, part_of(n, first, narrow, tensors), offsets, row, first)
+            WsSubtileParams(batch, m, views.part_of(n, first, narrow, tensors), offsets, row, first)
             for first in range(column, column + width, narrow)
         )
-        across = part_of(n, column, width, tensors)
+        across = views.part_of(n, column, width, tensors)
         return AccumulatorParams(m, across, row, subtiles, (width // narrow).bit_length() - 1)
 
     return tuple(
-        tuple(accumulator(row, column, width) for column, width in placed_parts(tile_n))
+        tuple(accumulator(row, column, width) for column, width in views.placed_parts(tile_n))
         for row in (consumer % schedule.consumers.m_parts * height for consumer in range(CONSUMERS))
     )
 
@@ -196,13 +162,13 @@ def predict(contraction: Contraction, schedule: WsSchedule, target: Target) -> f
     Products, loads and functions overlap. A work tile is stored before the next is begun, but for ping-pong. A line of
     a tile that is shorter than one of memory takes as long.
     """
-    contraction = in_kernel_order(contraction, schedule)
+    contraction = views.in_kernel_order(contraction, schedule)
     sms = sm_count(target)
     tile_m, tile_n, tile_k = schedule.tile
     consumers = schedule.consumers
     size = contraction.arithmetic.product.itemsize
     at_once = sms * consumers.pipelines
-    tiles = work_tiles(contraction, schedule) if not schedule.stream_k else at_once
+    tiles = schedules.work_tiles(contraction, schedule) if not schedule.stream_k else at_once
     turns = -(-tiles // at_once) * consumers.pipelines  # work tiles of the busiest SM
     here = sms * turns  # work tiles of all SMs, were they as busy
     depth = _steps(contraction, schedule, target) * tile_k
@@ -210,7 +176,7 @@ def predict(contraction: Contraction, schedule: WsSchedule, target: Target) -> f
     products = 2.0 * tile_m * across * depth * here / (RATE * 2 / size) * (TALL if schedule.rows > GROUP_ROWS else 1.0)
     loads = _load_bytes(schedule, size, min(1.0, tiles / at_once)) * depth * here / LOAD_RATE
     loads *= 1 + LOAD_WAIT / schedule.stages
-    functions = function_seconds(contraction, here * depth * tile_m * consumers.n_tiles, here * depth * across, 0)
+    functions = cost.function_seconds(contraction, here * depth * tile_m * consumers.n_tiles, here * depth * across, 0)
     split = schedule.splits > 1
     result_size = (contraction.arithmetic.accumulate if split else contraction.d.dtype).itemsize
     if contraction.c is not None and not split:
@@ -219,25 +185,25 @@ def predict(contraction: Contraction, schedule: WsSchedule, target: Target) -> f
     stores = elements * result_size / STORE_RATE
     if schedule.word:
         stores += elements * (1 + 2 / schedule.word) / POINTER_RATE
-    stores += 0.0 if split else function_seconds(contraction, 0, 0, elements)
+    stores += 0.0 if split else cost.function_seconds(contraction, 0, 0, elements)
     waiting = turns * WORK_TILE_SECONDS
     if schedule.stream_k:
         loads, stores, waiting = APART * loads, RANGE_TILES * stores, RANGE_TILES * waiting
-    memory = (compulsory_bytes(contraction) + _read_again(contraction, schedule)) / MEMORY_RATE
+    memory = (cost.compulsory_bytes(contraction) + _read_again(contraction, schedule)) / MEMORY_RATE
     multiplying = _joined(_joined(products, loads, OVERLAP), functions, FUNCTIONS_OVERLAP)
     if consumers == PINGPONG:
         busy = _joined(multiplying, stores, MEMORY_OVERLAP) + waiting
     else:
         busy = multiplying + stores + waiting
-    seconds = launched(_joined(busy, memory, MEMORY_OVERLAP), LAUNCH)
-    return seconds + reduce_seconds(schedule.workspace_bytes, schedule.splits)
+    seconds = cost.launched(_joined(busy, memory, MEMORY_OVERLAP), LAUNCH)
+    return seconds + cost.reduce_seconds(schedule.workspace_bytes, schedule.splits)
 
 
 def _steps(contraction: Contraction, schedule: WsSchedule, target: Target) -> int:
     """Steps along k of the longest work tile or work range."""
     if schedule.stream_k:
-        return work_ranges(contraction, schedule, target).base + 1
-    return split_steps(contraction, schedule, schedule.splits)
+        return schedules.work_ranges(contraction, schedule, target).base + 1
+    return schedules.split_steps(contraction, schedule, schedule.splits)
 
 
 def _load_bytes(schedule: WsSchedule, size: int, busy: float) -> float:
@@ -245,7 +211,7 @@ def _load_bytes(schedule: WsSchedule, size: int, busy: float) -> float:
     L2 is busy: `busy` is the share of SMs that load."""
     tile_m, tile_n, _ = schedule.tile
     rows, columns = _crossing(schedule.a, A, size), _crossing(schedule.b, B, size)
-    wide = tile_n if schedule.b.along_k else sum([max(part, LINE // size) for part in n_parts(tile_n)])
+    wide = tile_n if schedule.b.along_k else sum([max(part, LINE // size) for part in views.n_parts(tile_n)])
     wide *= schedule.consumers.n_tiles
     return max(tile_m + wide, (tile_m * rows + wide * columns) * busy) * size
 
@@ -259,9 +225,9 @@ def _read_again(contraction: Contraction, schedule: WsSchedule) -> int:
     if not schedule.stream_k:
         return 0
     tile_m, tile_n, _ = schedule.tile
-    rows, columns, *_ = own_bytes(contraction)
-    across = dim_tiles(schedule.b, tile_n) // schedule.consumers.n_tiles
-    down = dim_tiles(schedule.a, tile_m)
+    rows, columns, *_ = cost.own_bytes(contraction)
+    across = views.dim_tiles(schedule.b, tile_n) // schedule.consumers.n_tiles
+    down = views.dim_tiles(schedule.a, tile_m)
     kept = KEPT_BYTES / 2  # of each
     return int(sum((times - 1) * max(0.0, size - kept) for times, size in ((across, rows), (down, columns))))
 

@@ -7,14 +7,10 @@ from typing import Any
 import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import (
-    mbarrier,
-    warpgroup_mma,
-    warpgroup_mma_init,
-    warpgroup_mma_wait,
-)
+from triton.experimental.gluon.language.nvidia import hopper
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
-from weft.gpu.common.addresses import axis_start
+from weft.gpu.common.device import axis_start
 from weft.gpu.common.tiles import range_start, split_of_tile
 from weft.gpu.common.triton_versions import ARRIVALS_MEET, gluon_names
 from weft.gpu.warp_specialized.roles import CONSUMERS
@@ -66,10 +62,16 @@ def split_of(work_tile, number, PARAMS: gl.constexpr, CONSUMER: gl.constexpr):
         return split, output_tile, first_step, steps
 
 
+@gluon.constexpr_function
+def sums_layout(warps, columns, product_bits):
+    """How matrix instructions of so many columns leave sums in the registers of a consumer's warps."""
+    return gl.NVMMADistributedLayout([3, 0], [warps, 1], [16, columns, 256 // product_bits])
+
+
 @gluon.jit
 def accumulator(ROWS: gl.constexpr, COLUMNS: gl.constexpr, ACCUMULATE: gl.constexpr, LAYOUT: gl.constexpr):
     """Zeros that products are added to."""
-    return warpgroup_mma_init(gl.full([ROWS, COLUMNS], 0, ACCUMULATE, LAYOUT))
+    return hopper.warpgroup_mma_init(gl.full([ROWS, COLUMNS], 0, ACCUMULATE, LAYOUT))
 
 
 @gluon.jit
@@ -125,22 +127,22 @@ def add_product(x, y, acc):
     """Begin to add one product. Of fp8 it is waited for: products of one step may be added with fewer digits, those of
     different steps may not, and are added in registers."""
     if y.dtype.is_fp8():
-        total = warpgroup_mma_wait(0, deps=(acc,))
+        total = hopper.warpgroup_mma_wait(0, deps=(acc,))
         zeros = gl.full(total.shape, 0, total.dtype, total.type.layout)
-        step = warpgroup_mma(x, y, warpgroup_mma_init(zeros), use_acc=False, is_async=True)
-        return warpgroup_mma_init(total + warpgroup_mma_wait(0, deps=(step,)))
+        step = hopper.warpgroup_mma(x, y, hopper.warpgroup_mma_init(zeros), use_acc=False, is_async=True)
+        return hopper.warpgroup_mma_init(total + hopper.warpgroup_mma_wait(0, deps=(step,)))
     else:
-        return warpgroup_mma(x, y, acc, is_async=True)
+        return hopper.warpgroup_mma(x, y, acc, is_async=True)
 
 
 @gluon.jit
 def wait_for_products(acc, acc_rest, PENDING: gl.constexpr, PARAMS: gl.constexpr):
     """Wait until the products of no more than `PENDING` steps are still being added."""
     if len(PARAMS.tma.n_parts) == 2:
-        acc, acc_rest = warpgroup_mma_wait(2 * PENDING, deps=(acc, acc_rest))
-        return warpgroup_mma_init(acc), warpgroup_mma_init(acc_rest)
+        acc, acc_rest = hopper.warpgroup_mma_wait(2 * PENDING, deps=(acc, acc_rest))
+        return hopper.warpgroup_mma_init(acc), hopper.warpgroup_mma_init(acc_rest)
     else:
-        return warpgroup_mma_init(warpgroup_mma_wait(PENDING, deps=(acc,))), acc_rest
+        return hopper.warpgroup_mma_init(hopper.warpgroup_mma_wait(PENDING, deps=(acc,))), acc_rest
 
 
 @gluon.jit
@@ -192,9 +194,9 @@ def tile_memory(
     A_SHAPE: gl.constexpr = [A_STAGES, M, K] if PARAMS.tma.a_along_k else [A_STAGES, K, M]
     B_SHAPE: gl.constexpr = [B_STAGES, FIRST, K] if PARAMS.tma.b_along_k else [B_STAGES, K, FIRST]
     REST_SHAPE: gl.constexpr = [B_STAGES, SECOND, K] if PARAMS.tma.b_along_k else [B_STAGES, K, SECOND]
-    A_LAYOUT: gl.constexpr = PARAMS.a_layout
-    B_LAYOUT: gl.constexpr = PARAMS.b_layouts[0]
-    REST_LAYOUT: gl.constexpr = PARAMS.b_layouts[-1]
+    A_LAYOUT: gl.constexpr = PARAMS.tma.a_layout
+    B_LAYOUT: gl.constexpr = PARAMS.tma.b_layouts[0]
+    REST_LAYOUT: gl.constexpr = PARAMS.tma.b_layouts[-1]
     a_tiles = gl.allocate_shared_memory(PRODUCT, A_SHAPE, A_LAYOUT)
     b_tiles = gl.allocate_shared_memory(PRODUCT, B_SHAPE, B_LAYOUT)
     if len(PARAMS.tma.n_parts) == 2:
@@ -279,18 +281,17 @@ def start_roles(
     cache does not look into it: who changes the order of roles must clear that cache.
     """
     params = PARAMS.value
-    numbers = (program, other)
-    pipelines, transforming = params.consumers.pipelines, params.roles.transformers
+    numbers, transforming = (program, other), params.roles.transformers
+    pipelines = len(params.roles.warps) + 1 - CONSUMERS - transforming  # a producer for each
 
     def role(what: Any, at: int, pipeline: int) -> tuple[Any, Any]:
         function, arguments = what
         return function, gl.tuple([numbers[pipeline], PARAMS, gl.constexpr(at), *arguments])
 
-    producing = len(params.roles.warps) + 1 - CONSUMERS - transforming
     roles = [
         *(role(consumer, at, at % pipelines) for at in range(CONSUMERS)),
         *(role(transformer, at, at % pipelines) for at in range(transforming)),
-        *(role(producer, at, at) for at in range(producing)),
+        *(role(producer, at, at) for at in range(pipelines)),
     ]
     warps, registers = list(params.roles.warps), list(params.roles.registers)
     gl.warp_specialize(roles, warps, registers, _semantic=_semantic, _generator=_generator)

@@ -10,27 +10,13 @@ from typing import NamedTuple
 
 import torch
 
+from weft.gpu.common.constants import TensorMap
 from weft.gpu.common.constraints import LEAST_SPLIT_STEPS, SHARED_MEMORY, VECTOR, sm_count
-from weft.gpu.common.splits import StreamK, most_splits, stream
-from weft.gpu.common.tensor_maps import TensorMap
+from weft.gpu.common.contraction_launch import StreamK, most_splits, stream
 from weft.gpu.common.tiling import A, B, D, nearest
+from weft.gpu.warp_specialized import views
 from weft.gpu.warp_specialized.roles import COOPERATIVE, PAIRED_N, PINGPONG, WARPS, Consumers, roles
-from weft.gpu.warp_specialized.views import (
-    GROUP,
-    MOST_DIMENSIONS,
-    TmaDim,
-    TmaSchedule,
-    TmaView,
-    dim_axes,
-    dim_tiles,
-    extent,
-    misfit,
-    missing_views,
-    n_parts,
-    split_counts,
-    steps_along,
-    tma_views,
-)
+from weft.gpu.warp_specialized.views import GROUP, MOST_DIMENSIONS, TmaDim, TmaSchedule, TmaView
 from weft.planner.schedule import Candidates, Target
 from weft.spec import Contraction, Layout, Mode, Role
 
@@ -52,7 +38,7 @@ def subtile_columns(contraction: Contraction, schedule: TmaSchedule) -> int:
     """Columns of a subtile: as many in both parts of a tile along n where there are two."""
     split = schedule.splits > 1
     size = (contraction.arithmetic.accumulate if split else contraction.d.dtype).itemsize
-    return min(SUBTILE_BYTES // size, n_parts(schedule.tile[1])[-1])
+    return min(SUBTILE_BYTES // size, views.n_parts(schedule.tile[1])[-1])
 
 
 def partials_layout(contraction: Contraction, schedule: TmaSchedule, tiles: int) -> Layout:
@@ -61,8 +47,8 @@ def partials_layout(contraction: Contraction, schedule: TmaSchedule, tiles: int)
     accumulate = contraction.arithmetic.accumulate
     aligned = VECTOR // accumulate.itemsize
     tile_m, tile_n, _ = schedule.tile
-    rows = min(tile_m, -(-extent(schedule.a.outer) // aligned) * aligned)
-    columns = min(tile_n, -(-extent(schedule.b.outer) // aligned) * aligned)
+    rows = min(tile_m, -(-views.extent(schedule.a.outer) // aligned) * aligned)
+    columns = min(tile_n, -(-views.extent(schedule.b.outer) // aligned) * aligned)
     return Layout.contiguous((tiles * schedule.splits, rows, columns), accumulate)
 
 
@@ -106,7 +92,7 @@ def output_map(contraction: Contraction, schedule: WsSchedule, rows: int, tiles:
     groups = output_dimensions(contraction, schedule.a, schedule.b)
     assert groups is not None, "schedules store by TMA only where TMA can store D"
     spans = {schedule.a.outer: rows, schedule.b.outer: columns}
-    shape = tuple(map(extent, groups))
+    shape = tuple(map(views.extent, groups))
     stored = torch.uint8 if d.dtype is torch.bool else d.dtype  # no tensor map holds truth values
     layout = Layout(shape, tuple(group[0].strides[D] for group in groups), stored, d.alignment)
     batch = enumerate(contraction.of_role(Role.BATCH))
@@ -114,7 +100,7 @@ def output_map(contraction: Contraction, schedule: WsSchedule, rows: int, tiles:
     dims |= {
         tiled.modes: TmaDim(_ROLES[tiled.modes[0].role], axis)
         for view, tile in ((schedule.a, tile_m), (schedule.b, tile_n))
-        for axis, tiled in enumerate(dim_axes(view, tile))
+        for axis, tiled in enumerate(views.dim_axes(view, tile))
     }
     tensor_map = TensorMap(layout, tuple(spans.get(group, 1) for group in groups))
     along_n = groups[-1] == schedule.b.outer
@@ -142,7 +128,7 @@ def staging_bytes(rows: int, buffers: int) -> int:
 def output_tiles(contraction: Contraction, schedule: TmaSchedule) -> int:
     """How many output tiles D has."""
     tile_m, tile_n, _ = schedule.tile
-    return contraction.batch * dim_tiles(schedule.a, tile_m) * dim_tiles(schedule.b, tile_n)
+    return contraction.batch * views.dim_tiles(schedule.a, tile_m) * views.dim_tiles(schedule.b, tile_n)
 
 
 NAME = "warp_specialized"
@@ -162,7 +148,7 @@ class WsSchedule(TmaSchedule):
     def __str__(self) -> str:
         m, n, k = self.tile
         names_m, names_n = ("·".join(mode.name for mode in view.outer) for view in (self.a, self.b))
-        across = "+".join(map(str, n_parts(n)))
+        across = "+".join(map(str, views.n_parts(n)))
         split = f" split_k={self.splits}" if self.splits > 1 else ""
         split += " stream_k" if self.stream_k else ""
         split += self.order if self.consumers.n_tiles == 1 else ""
@@ -178,26 +164,15 @@ class WsSchedule(TmaSchedule):
         return self.tile[0] // self.consumers.m_parts
 
 
-# Tiles (M, N, K in bytes), and how consumers share them. TMA is slow for lines under 128 bytes.
-_TILES = (
-    (128, 256, 128, COOPERATIVE),
-    (128, 320, 128, COOPERATIVE),
-    (128, 192, 128, COOPERATIVE),
-    (128, 160, 128, COOPERATIVE),
-    (128, 128, 128, COOPERATIVE),
-    (128, 80, 128, COOPERATIVE),
-    (256, 128, 128, COOPERATIVE),
-    (256, 80, 128, COOPERATIVE),
-    (256, 160, 128, COOPERATIVE),
-    (64, 256, 128, PINGPONG),
-    (64, 320, 128, PINGPONG),
-    (128, 128, 128, PINGPONG),
-    (128, 80, 128, PINGPONG),
-    (128, 160, 128, PINGPONG),
-    (128, 128, 128, PAIRED_N),
-    (128, 80, 128, PAIRED_N),
-    (128, 64, 128, PAIRED_N),
-)
+DEPTH = 128  # bytes of k in a tile: TMA is slow for shorter lines
+# Tiles (M, N), by how consumers share them.
+_TILES: dict[Consumers, tuple[tuple[int, int], ...]] = {
+    COOPERATIVE: (
+        (128, 256), (128, 320), (128, 192), (128, 160), (128, 128), (128, 80), (256, 128), (256, 80), (256, 160),
+    ),
+    PINGPONG: ((64, 256), (64, 320), (128, 128), (128, 80), (128, 160)),
+    PAIRED_N: ((128, 128), (128, 80), (128, 64)),
+}  # fmt: skip
 
 
 def candidates(contraction: Contraction, target: Target, swap_ab: bool = False) -> Candidates:
@@ -205,10 +180,11 @@ def candidates(contraction: Contraction, target: Target, swap_ab: bool = False) 
     found: dict[WsSchedule, None] = {}
     excluded: dict[str, None] = {}
     for k in contraction.of_role(Role.K):
-        views_a, views_b = (list(tma_views(contraction, operand, k)) for operand in (A, B))
-        excluded |= dict.fromkeys(missing_views(k, views_a, views_b))
-        for a, b, tile in product(views_a, views_b, _TILES):
-            for each in _of_tile(contraction, target, a, b, k, tile):
+        views_a, views_b = (list(views.tma_views(contraction, operand, k)) for operand in (A, B))
+        excluded |= dict.fromkeys(views.missing_views(k, views_a, views_b))
+        tiles = [(tile, consumers) for consumers, sides in _TILES.items() for tile in sides]
+        for a, b, (tile, consumers) in product(views_a, views_b, tiles):
+            for each in _of_tile(contraction, target, a, b, k, tile, consumers):
                 if isinstance(each, str):
                     excluded[each] = None
                 else:
@@ -217,12 +193,13 @@ def candidates(contraction: Contraction, target: Target, swap_ab: bool = False) 
 
 
 def _of_tile(
-    contraction: Contraction, target: Target, a: TmaView, b: TmaView, k: Mode, tile: tuple[int, int, int, Consumers]
-) -> Iterator[WsSchedule | str]:
+    contraction: Contraction, target: Target, a: TmaView, b: TmaView, k: Mode, tile: tuple[int, int],
+    consumers: Consumers,
+) -> Iterator[WsSchedule | str]:  # fmt: skip
     """Schedules of one tile and two views; or, where one is missing, the reason in a sentence."""
-    tile_m, tile_n, depth, consumers = tile
-    shape = (tile_m, tile_n, depth // contraction.arithmetic.product.itemsize)
-    reason = misfit(a, b, shape) or _no_pairs(b, tile_n, consumers)
+    tile_m, tile_n = tile
+    shape = (tile_m, tile_n, DEPTH // contraction.arithmetic.product.itemsize)
+    reason = views.misfit(a, b, shape) or _no_pairs(b, tile_n, consumers)
     if reason is not None:
         yield reason
         return
@@ -244,10 +221,10 @@ def _no_pairs(b: TmaView, tile_n: int, consumers: Consumers) -> str | None:
     """Why output tiles are not taken two at once, in one sentence."""
     if consumers.n_tiles == 1:
         return None
-    if extent(b.outer) > tile_n:
-        there = extent(b.outer)
+    if views.extent(b.outer) > tile_n:
+        there = views.extent(b.outer)
         return f"two tiles of {tile_n} are taken at once only where each holds all of the {there} that lie together"
-    if dim_tiles(b, tile_n) % consumers.n_tiles:
+    if views.dim_tiles(b, tile_n) % consumers.n_tiles:
         return "output tiles along n are odd in number: they cannot be taken two at once"
     return None
 
@@ -258,7 +235,7 @@ def _split(contraction: Contraction, whole: WsSchedule, target: Target) -> Itera
     tiles = work_tiles_whole(contraction, whole)
     if tiles < consumers:
         steps = split_steps(contraction, whole, 1)
-        counts = split_counts(steps, tiles, consumers)
+        counts = views.split_counts(steps, tiles, consumers)
         for splits in counts:
             yield _with_splits(contraction, whole, splits)
         least = min(-(-tiles * splits // consumers) * -(-steps // splits) for splits in (1, *counts))
@@ -285,7 +262,7 @@ def _with_splits(contraction: Contraction, whole: WsSchedule, splits: int, strea
 
 def split_steps(contraction: Contraction, schedule: WsSchedule, splits: int) -> int:
     """Steps along k of the longest of so many partials."""
-    return -(-steps_along(contraction, schedule.k, schedule.tile[2]) // splits)
+    return -(-views.steps_along(contraction, schedule.k, schedule.tile[2]) // splits)
 
 
 def work_tiles(contraction: Contraction, schedule: WsSchedule) -> int:

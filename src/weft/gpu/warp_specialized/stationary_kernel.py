@@ -37,34 +37,21 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
 
-from weft.gpu.common.pdl import pdl_wait
+from weft.gpu.common.device import pdl_wait
 from weft.gpu.common.tiles import tile_coords
-from weft.gpu.warp_specialized.pipeline import (
-    accumulator,
-    in_other_registers,
-    load_a,
-    load_b,
-    meet_and_arrive,
-    multiply,
-    parts_of_b,
-    rows_of_a,
-    tile_memory,
-    wait_for_products,
-)
-from weft.gpu.warp_specialized.roles import PRODUCER
+from weft.gpu.warp_specialized import pipeline
 from weft.gpu.warp_specialized.tiles import store_from_registers, transform_tiles, transformed
 
 CONSUMERS = tl.constexpr(2)
-PRODUCER_REGISTERS = tl.constexpr(PRODUCER)
 ELEMENTS = tl.constexpr(32)  # of B that each lane computes at once
 
 
 @gluon.jit
 def stationary_producer(
-    operands,  # tensor maps a, b, b_rest; their tiles in shared memory; barriers full, empty, loaded
     program,
     PARAMS: gl.constexpr,
     PIPELINE: gl.constexpr,
+    operands,  # tensor maps a, b, b_rest; their tiles in shared memory; barriers full, empty, loaded
     OP: gl.constexpr,
 ):
     """Role 1: fill a pipeline of A; the first producer also loads B.
@@ -97,7 +84,7 @@ def stationary_producer(
             mbarrier.wait(empty.index(stage), phase ^ 1)
             # (1.4) Request the tile of A.
             mbarrier.expect(bar, TMA.m.tile * TMA.k.tile * ELEMENT)
-            load_a(a, a_tiles, stage, bar, tile, step, PARAMS)
+            pipeline.load_a(a, a_tiles, stage, bar, tile, step, PARAMS)
             position += 1
 
 
@@ -109,7 +96,7 @@ def load_stationary(maps_b, tiles_b, loaded, output_tile, step, PARAMS: gl.const
     tile = tile_coords(output_tile, TMA.m.blocks, TMA.n.blocks, TMA.group)
     bar = loaded.index(step)
     mbarrier.expect(bar, TMA.n.tile * TMA.k.tile * ELEMENT)
-    load_b(maps_b, tiles_b, step, bar, tile, step, PARAMS)
+    pipeline.load_b(maps_b, tiles_b, step, bar, tile, step, PARAMS)
 
 
 @gluon.jit
@@ -126,19 +113,19 @@ def transform_stationary(shared, PARAMS: gl.constexpr, CONSUMER: gl.constexpr, O
     K: gl.constexpr = PARAMS.tma.k
     for step in range(CONSUMER, PARAMS.tma.steps, CONSUMERS):
         mbarrier.wait(loaded.index(step), 0)
-        tiles = parts_of_b(b_tiles, rest_tiles, step, PARAMS)
+        tiles = pipeline.parts_of_b(b_tiles, rest_tiles, step, PARAMS)
         transform_tiles(
             tiles, step, K, PARAMS.tma.b_along_k, PARAMS.tma.masked, PARAMS.warps, ELEMENTS, OP.b_fn, OP.product
         )  # fmt: skip
     fence_async_shared()
-    meet_and_arrive(transformed_bar)
+    pipeline.meet_and_arrive(transformed_bar)
     mbarrier.wait(transformed_bar, 0)
 
 
 @gluon.jit
 def stationary_rows(a_tiles, stage, PARAMS: gl.constexpr, DEPTH: gl.constexpr):
     """The first indices of k of a tile of A: (rows, k), in shared memory."""
-    return rows_of_a(a_tiles.index(stage), 0, PARAMS.tma.m.tile, DEPTH, PARAMS.tma.a_along_k)
+    return pipeline.rows_of_a(a_tiles.index(stage), 0, PARAMS.tma.m.tile, DEPTH, PARAMS.tma.a_along_k)
 
 
 @gluon.jit
@@ -151,14 +138,13 @@ def stationary_transformed_rows(
     a_tiles, _b_tiles, _rest_tiles, _full, empty, _loaded, _turns, _transformed, _d, _alpha = shared
     K: gl.constexpr = PARAMS.tma.k
     DEPTH: gl.constexpr = PARAMS.last_depth if LAST else K.tile
-    MASKED: gl.constexpr = PARAMS.tma.masked
     x = stationary_rows(a_tiles, stage, PARAMS, DEPTH).load(LAYOUT)
     # The loads must be done when TMA writes the next tile there. An arrival alone does not wait for them.
     fence_async_shared()
-    meet_and_arrive(empty.index(stage))
+    pipeline.meet_and_arrive(empty.index(stage))
     if LAST and PARAMS.pipelines == 1:
         mbarrier.arrive(turn)
-    return transformed(x, 0, step, K, True, MASKED, LAYOUT, OP.a_fn, OP.product)
+    return transformed(x, 0, step, K, True, PARAMS.tma.masked, LAYOUT, OP.a_fn, OP.product)
 
 
 @gluon.jit
@@ -175,8 +161,8 @@ def add_stationary_products(shared, position, turn, acc, acc_rest, PARAMS: gl.co
         mbarrier.wait(full.index(stage), phase)
         # (2.4) Multiply, wait for the products of the step before, and say that its stage is empty.
         x = stationary_rows(a_tiles, stage, PARAMS, K)
-        acc, acc_rest = multiply(x, tiles_b, step, acc, acc_rest, PARAMS, K)
-        acc, acc_rest = wait_for_products(acc, acc_rest, 1, PARAMS)
+        acc, acc_rest = pipeline.multiply(x, tiles_b, step, acc, acc_rest, PARAMS, K)
+        acc, acc_rest = pipeline.wait_for_products(acc, acc_rest, 1, PARAMS)
         if step > 0:
             before, _ = stage_of(position + step - 1, PARAMS, CONSUMER)
             mbarrier.arrive(empty.index(before))
@@ -184,10 +170,10 @@ def add_stationary_products(shared, position, turn, acc, acc_rest, PARAMS: gl.co
     mbarrier.wait(loaded.index(LAST), 0)
     mbarrier.wait(full.index(stage), phase)
     if PARAMS.pipelines == 1:
-        meet_and_arrive(turn)  # all warps have taken this turn before the other consumer may give the next
+        pipeline.meet_and_arrive(turn)  # all warps have taken this turn before the other consumer may give the next
     x = stationary_rows(a_tiles, stage, PARAMS, PARAMS.last_depth)
-    acc, acc_rest = multiply(x, tiles_b, LAST, acc, acc_rest, PARAMS, PARAMS.last_depth)
-    acc, acc_rest = wait_for_products(acc, acc_rest, 0, PARAMS)
+    acc, acc_rest = pipeline.multiply(x, tiles_b, LAST, acc, acc_rest, PARAMS, PARAMS.last_depth)
+    acc, acc_rest = pipeline.wait_for_products(acc, acc_rest, 0, PARAMS)
     if LAST > 0:
         before, _ = stage_of(position + LAST - 1, PARAMS, CONSUMER)
         mbarrier.arrive(empty.index(before))
@@ -214,31 +200,31 @@ def add_stationary_products_of_function(
         mbarrier.wait(loaded.index(0), 0)
         for step in range(1, LAST):
             # (2.4) Multiply the rows in registers.
-            acc, acc_rest = multiply(x, tiles_b, step - 1, acc, acc_rest, PARAMS, K)
+            acc, acc_rest = pipeline.multiply(x, tiles_b, step - 1, acc, acc_rest, PARAMS, K)
             # (2.3) Wait for the next tile, and apply the function to its rows.
             stage, phase = stage_of(position + step, PARAMS, CONSUMER)
             mbarrier.wait(full.index(stage), phase)
             next_x = stationary_transformed_rows(shared, stage, turn, step, PARAMS, False, OP, LAYOUT)
-            acc, acc_rest = wait_for_products(acc, acc_rest, 0, PARAMS)
-            x = in_other_registers(next_x, LAYOUT)
+            acc, acc_rest = pipeline.wait_for_products(acc, acc_rest, 0, PARAMS)
+            x = pipeline.in_other_registers(next_x, LAYOUT)
             mbarrier.wait(loaded.index(step), 0)
-        acc, acc_rest = multiply(x, tiles_b, LAST - 1, acc, acc_rest, PARAMS, K)
+        acc, acc_rest = pipeline.multiply(x, tiles_b, LAST - 1, acc, acc_rest, PARAMS, K)
         stage, phase = stage_of(position + LAST, PARAMS, CONSUMER)
         mbarrier.wait(full.index(stage), phase)
         next_x = stationary_transformed_rows(shared, stage, turn, LAST, PARAMS, True, OP, LAYOUT)
-        acc, acc_rest = wait_for_products(acc, acc_rest, 0, PARAMS)
-        last_x = in_other_registers(next_x, LAYOUT)
+        acc, acc_rest = pipeline.wait_for_products(acc, acc_rest, 0, PARAMS)
+        last_x = pipeline.in_other_registers(next_x, LAYOUT)
     mbarrier.wait(loaded.index(LAST), 0)
-    acc, acc_rest = multiply(last_x, tiles_b, LAST, acc, acc_rest, PARAMS, PARAMS.last_depth)
-    return wait_for_products(acc, acc_rest, 0, PARAMS)
+    acc, acc_rest = pipeline.multiply(last_x, tiles_b, LAST, acc, acc_rest, PARAMS, PARAMS.last_depth)
+    return pipeline.wait_for_products(acc, acc_rest, 0, PARAMS)
 
 
 @gluon.jit
 def stationary_consumer(
-    shared,  # tiles of A, of B, of B's second part; barriers full, empty, loaded, turns, transformed; d; alpha
     program,
     PARAMS: gl.constexpr,
     CONSUMER: gl.constexpr,
+    shared,  # tiles of A, of B, of B's second part; barriers full, empty, loaded, turns, transformed; d; alpha
     OP: gl.constexpr,
 ):
     """Role 2: apply functions, multiply, apply the epilogue, store."""
@@ -248,10 +234,9 @@ def stationary_consumer(
     FIRST: gl.constexpr = TMA.n_parts[0].tile
     SECOND: gl.constexpr = TMA.n_parts[-1].tile
     TWO: gl.constexpr = len(TMA.n_parts) == 2
-    DEPTH: gl.constexpr = 256 // PARAMS.product_bits
-    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [PARAMS.warps, 1], [16, FIRST, DEPTH])
-    LAYOUT_REST: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [PARAMS.warps, 1], [16, SECOND, DEPTH])
-    X_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, LAYOUT, 32 // PARAMS.product_bits)
+    LAYOUT: gl.constexpr = pipeline.sums_layout(PARAMS.warps, FIRST, TMA.product_bits)
+    LAYOUT_REST: gl.constexpr = pipeline.sums_layout(PARAMS.warps, SECOND, TMA.product_bits)
+    X_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, LAYOUT, 32 // TMA.product_bits)
     if OP.b_fn is not None:
         transform_stationary(shared, PARAMS, CONSUMER, OP)
     SKIPPED: gl.constexpr = TMA.steps if PARAMS.pipelines == 1 else 0  # tiles of the other one, at a shared pipeline
@@ -261,10 +246,10 @@ def stationary_consumer(
     for output_tile in range(program + CONSUMER * TMA.programs, TMA.blocks, CONSUMERS * TMA.programs):
         # (2.2) Find the output tile, and wait for the turn at a shared pipeline.
         _, m_tile, n_tile = tile_coords(output_tile, M.blocks, TMA.n.blocks, TMA.group)
-        acc = accumulator(M.tile, FIRST, OP.accumulate, LAYOUT)
+        acc = pipeline.accumulator(M.tile, FIRST, OP.accumulate, LAYOUT)
         acc_rest = gl.to_tensor(0)  # a role takes no None
         if TWO:
-            acc_rest = accumulator(M.tile, SECOND, OP.accumulate, LAYOUT_REST)
+            acc_rest = pipeline.accumulator(M.tile, SECOND, OP.accumulate, LAYOUT_REST)
         if PARAMS.pipelines == 1:
             mbarrier.wait(turns.index(CONSUMER), turn_phase)
             turn_phase ^= 1
@@ -319,32 +304,14 @@ def stationary_kernel(
     OP: gl.constexpr,  # KernelOperation
 ):
     STAGES: gl.constexpr = PARAMS.pipelines * PARAMS.stages
-    a_tiles, b_tiles, rest_tiles, b_second = tile_memory(b, b_rest, STAGES, PARAMS.tma.steps, PARAMS, OP.product)
+    memory = pipeline.tile_memory(b, b_rest, STAGES, PARAMS.tma.steps, PARAMS, OP.product)
+    a_tiles, b_tiles, rest_tiles, b_second = memory
     full, empty, loaded, turns, transformed_bar = stationary_barriers(PARAMS)
     pdl_wait()
     program = gl.program_id(0)
     operands = (a, b, b_second, a_tiles, b_tiles, rest_tiles, full, empty, loaded)
     shared = (a_tiles, b_tiles, rest_tiles, full, empty, loaded, turns, transformed_bar, d, alpha)
-    WARPS: gl.constexpr = PARAMS.warps
-    REGISTERS: gl.constexpr = PARAMS.registers
-    if PARAMS.pipelines == 1:
-        gl.warp_specialize(
-            [
-                (stationary_consumer, (shared, program, PARAMS, 0, OP)),
-                (stationary_consumer, (shared, program, PARAMS, 1, OP)),
-                (stationary_producer, (operands, program, PARAMS, 0, OP)),
-            ],
-            [WARPS, 1],
-            [REGISTERS, PRODUCER_REGISTERS],
-        )
-    else:
-        gl.warp_specialize(
-            [
-                (stationary_consumer, (shared, program, PARAMS, 0, OP)),
-                (stationary_consumer, (shared, program, PARAMS, 1, OP)),
-                (stationary_producer, (operands, program, PARAMS, 0, OP)),
-                (stationary_producer, (operands, program, PARAMS, 1, OP)),
-            ],
-            [WARPS, 1, 1],
-            [REGISTERS, PRODUCER_REGISTERS, PRODUCER_REGISTERS],
-        )
+    pipeline.start_roles(
+        PARAMS, program, program, (stationary_consumer, (shared, OP)),
+        (stationary_producer, ()), (stationary_producer, (operands, OP)),
+    )  # fmt: skip

@@ -11,22 +11,11 @@ from typing import NamedTuple
 from weft.gpu.common.constants import GluonLayout
 from weft.gpu.common.constraints import LEAST_DOT, SHARED_MEMORY, sm_count
 from weft.gpu.common.cost import compulsory_bytes, function_seconds, launched
-from weft.gpu.common.tensor_maps import matrix_layout
 from weft.gpu.common.tiling import TENSORS, A, B, D, TiledAxis, TiledDim, nearest, tiled_dim
+from weft.gpu.warp_specialized import views
+from weft.gpu.warp_specialized.roles import PRODUCER, WarpRoles
 from weft.gpu.warp_specialized.schedule import BARRIERS, LEAST_STAGES, MOST_STAGES, NAME, output_tiles, stored_in_runs
-from weft.gpu.warp_specialized.views import (
-    TmaParams,
-    TmaSchedule,
-    TmaView,
-    dim_axes,
-    extent,
-    in_kernel_order,
-    n_parts,
-    steps_along,
-    tma_params,
-    tma_views,
-    with_second_run,
-)
+from weft.gpu.warp_specialized.views import TmaParams, TmaSchedule, TmaView
 from weft.planner.coefficients import fitted
 from weft.planner.schedule import Candidates, Target
 from weft.spec import Contraction, Mode, Role
@@ -49,9 +38,9 @@ class StationarySchedule(TmaSchedule):
 
     def __str__(self) -> str:
         m, n, k = self.tile
-        rows = " ".join(map(str, dim_axes(self.a, m)[-2 if self.a.second else -1 :]))
+        rows = " ".join(map(str, views.dim_axes(self.a, m)[-2 if self.a.second else -1 :]))
         names_n = "·".join(mode.name for mode in self.b.outer)
-        across = "+".join(map(str, n_parts(n)))
+        across = "+".join(map(str, views.n_parts(n)))
         pipelines = "pingpong" if self.pipelines == 1 else f"pipelines={self.pipelines}"
         return (
             f"ws.stationary {m}x{n}x{k} m[{rows}] n[{names_n}:{across}] k[{self.k.name}:{k}]"
@@ -70,9 +59,9 @@ def candidates(contraction: Contraction, target: Target, swap_ab: bool = False) 
     columns, depth = _columns(contraction.n), LINE // size
     tiles = {warps: (ROWS * warps, columns, depth) for warps in REGISTERS if _fits(contraction, columns, depth, warps)}
     for k in contraction.of_role(Role.K):
-        views_a, views_b = (tma_views(contraction, operand, k) for operand in (A, B))
+        views_a, views_b = (views.tma_views(contraction, operand, k) for operand in (A, B))
         for a, b, (warps, tile) in product(views_a, views_b, tiles.items()):
-            if extent(b.outer) >= contraction.n and stored_in_runs(a, b):
+            if views.extent(b.outer) >= contraction.n and stored_in_runs(a, b):
                 stages = _stages(contraction, k, tile, target)
                 found += _of_views(a, b, StationarySchedule(a, b, k, tile, warps, stages, group=1, swap_ab=swap_ab))
     return Candidates(tuple(found))
@@ -80,8 +69,8 @@ def candidates(contraction: Contraction, target: Target, swap_ab: bool = False) 
 
 def _of_views(a: TmaView, b: TmaView, shape: StationarySchedule) -> Iterator[StationarySchedule]:
     """Variants of the schedule `shape` for these two views: its stages as one pipeline or as two."""
-    for view in dict.fromkeys((a, with_second_run(a, shape.tile[0], LEAST_RUN))):
-        if 2 * extent(view.outer) <= shape.tile[0] // view.count:
+    for view in dict.fromkeys((a, views.with_second_run(a, shape.tile[0], LEAST_RUN))):
+        if 2 * views.extent(view.outer) <= shape.tile[0] // view.count:
             continue
         for pipelines in (1, 2):
             if shape.stages >= LEAST_STAGES * pipelines:
@@ -106,7 +95,7 @@ def _stages(contraction: Contraction, k: Mode, tile: tuple[int, int, int], targe
     """Stages of all pipelines that the device has shared memory for beside B."""
     tile_m, tile_n, tile_k = tile
     size = contraction.arithmetic.product.itemsize
-    b_bytes = steps_along(contraction, k, tile_k) * tile_n * tile_k * size
+    b_bytes = views.steps_along(contraction, k, tile_k) * tile_n * tile_k * size
     return ((target.shared_memory or SHARED_MEMORY) - BARRIERS - b_bytes) // (tile_m * tile_k * size)
 
 
@@ -130,42 +119,40 @@ class StationaryParams(NamedTuple):
     halvings: tuple[int, ...]  # [part along n] that give them
     last_depth: int  # indices of k that the last step multiplies
     warps: int  # of each consumer
-    registers: int  # of each of its threads
-    product_bits: int  # of an element
+    roles: WarpRoles
     pipelines: int  # of tiles of A
     stages: int  # of each
-    a_layout: GluonLayout  # of tiles of A in shared memory, as matrices
-    b_layouts: tuple[GluonLayout, ...]  # of B, for each part along n
     store_layouts: tuple[GluonLayout, ...]  # of subtiles of each part, in registers
 
 
 def stationary_params(contraction: Contraction, schedule: StationarySchedule, target: Target) -> StationaryParams:
-    tile_m, tile_n, tile_k = schedule.tile
-    size = contraction.arithmetic.product.itemsize
-    widths, subtiles = n_parts(tile_n), tuple(_subtiles(schedule))
+    widths, subtiles = views.n_parts(schedule.tile[1]), tuple(_subtiles(schedule))
     along_n = nearest(schedule.b.outer, D) is not None
     return StationaryParams(
-        tma=tma_params(contraction, schedule, min(output_tiles(contraction, schedule), sm_count(target))),
+        tma=views.tma_params(contraction, schedule, min(output_tiles(contraction, schedule), sm_count(target))),
         subtiles=subtiles,
         halvings=tuple((width // own[0].tile).bit_length() - 1 for width, own in zip(widths, subtiles, strict=True)),
         last_depth=last_depth(contraction, schedule),
         warps=schedule.warps,
-        registers=REGISTERS[schedule.warps],
-        product_bits=8 * size,
+        roles=_roles(schedule),
         pipelines=schedule.pipelines,
         stages=schedule.stages,
-        a_layout=matrix_layout((tile_m, tile_k), schedule.a.along_k, size),
-        b_layouts=tuple(matrix_layout((width, tile_k), schedule.b.along_k, size) for width in widths),
         store_layouts=tuple(_store_layout(own[0].tile, along_n, schedule.warps) for own in subtiles),
     )
+
+
+def _roles(schedule: StationarySchedule) -> WarpRoles:
+    """The second consumer, and a producer for each pipeline of A."""
+    registers = (REGISTERS[schedule.warps], *[PRODUCER] * schedule.pipelines)
+    return WarpRoles(0, (schedule.warps, *[1] * schedule.pipelines), registers)
 
 
 def _subtiles(schedule: StationarySchedule) -> Iterator[tuple[TiledDim, ...]]:
     """The subtiles of each part along n with columns of D in them."""
     tile_n = schedule.tile[1]
-    (columns,) = dim_axes(schedule.b, tile_n)
+    (columns,) = views.dim_axes(schedule.b, tile_n)
     first = 0
-    for width in n_parts(tile_n):
+    for width in views.n_parts(tile_n):
         there = min(width, columns.extent - first)
         narrow = max(LEAST_SUBTILE, math.gcd(there, width, MOST_SUBTILE))
         yield tuple(
@@ -214,11 +201,11 @@ def predict_stationary(contraction: Contraction, schedule: StationarySchedule, t
 
     A stage is empty when its tile is in registers, where A has a function, else when its products are done.
     """
-    contraction = in_kernel_order(contraction, schedule)
+    contraction = views.in_kernel_order(contraction, schedule)
     sms = sm_count(target)
     tile_m, tile_n, tile_k = schedule.tile
     turns = -(-output_tiles(contraction, schedule) // sms)
-    count = steps_along(contraction, schedule.k, tile_k)  # of a sum: as many tiles of B stay in shared memory
+    count = views.steps_along(contraction, schedule.k, tile_k)  # of a sum: as many tiles of B stay in shared memory
     depth = (count - 1) * tile_k + last_depth(contraction, schedule)
     rows = turns * sms * tile_m  # of all SMs, were they as busy as the busiest
     b_elements = sms * count * tile_k * tile_n

@@ -6,11 +6,10 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, tma, warpgroup_mma_wait
 
-from weft.gpu.common.addresses import dim_mask, dim_offsets
-from weft.gpu.common.device import finished, scalar
-from weft.gpu.common.reduce_splits_kernel import subtile_mask, subtile_offsets
+from weft.gpu.common.device import dim_mask, dim_offsets, finished, scalar
+from weft.gpu.common.tiles import subtile_mask, subtile_offsets
 from weft.gpu.common.triton_versions import gluon_names
-from weft.gpu.warp_specialized.pipeline import tma_coord
+from weft.gpu.warp_specialized.pipeline import sums_layout, tma_coord
 from weft.gpu.warp_specialized.roles import CONSUMERS, WARPS
 
 WIDEST_ACCESS = 8  # elements of 16 bits that a lane reads or writes at once
@@ -157,8 +156,7 @@ def store_tile(
     OP: gl.constexpr,
 ):
     """Store an accumulator, as a split-K partial or finished."""
-    LEVELS: gl.constexpr = PART.halvings
-    subtiles = subtiles_of(acc, LEVELS)
+    subtiles = subtiles_of(acc, PART.halvings)
     # Buffers are free when TMA has read all that an earlier call put there.
     tma.store_wait(0)
     sync_role()
@@ -182,8 +180,7 @@ def store_subtile(
     M: gl.constexpr = SUBTILE.m
     N: gl.constexpr = SUBTILE.n
     D_DIMS: gl.constexpr = PARAMS.d_dims
-    DEPTH: gl.constexpr = 256 // PARAMS.product_bits
-    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [CONSUMER_WARPS, 1], [16, N.tile, DEPTH])
+    LAYOUT: gl.constexpr = sums_layout(CONSUMER_WARPS, N.tile, PARAMS.tma.product_bits)
     value = gl.convert_layout(acc, LAYOUT, assert_trivial=True)
     start = ()
     if PARAMS.tma.splits > 1:
@@ -245,8 +242,7 @@ def store_subtile_from_registers(
     N: gl.constexpr = PARAMS.subtiles[PART][AT]
     M: gl.constexpr = PARAMS.tma.m
     WIDE: gl.constexpr = PARAMS.tma.wide[3]
-    DEPTH: gl.constexpr = 256 // PARAMS.product_bits
-    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [PARAMS.warps, 1], [16, N.tile, DEPTH])
+    LAYOUT: gl.constexpr = sums_layout(PARAMS.warps, N.tile, PARAMS.tma.product_bits)
     value = gl.convert_layout(acc, LAYOUT, assert_trivial=True) * scalar(alpha, acc.dtype)
     if EPILOGUE is not None:
         value = EPILOGUE(value)

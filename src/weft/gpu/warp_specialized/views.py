@@ -10,8 +10,8 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from weft.fn.pointwise import padding_adds_nothing
+from weft.gpu.common.constants import GluonLayout, TensorMap, matrix_layout
 from weft.gpu.common.constraints import LEAST_DOT, LEAST_SPLIT_STEPS, VECTOR
-from weft.gpu.common.tensor_maps import TensorMap
 from weft.gpu.common.tiling import TENSORS, A, D, TiledAxis, TiledDim, by_stride, rest, tiled_dim, wide, wide_index
 from weft.spec import Contraction, Layout, Mode, Role
 from weft.spec.contraction import with_operands_swapped
@@ -272,6 +272,9 @@ class TmaParams(NamedTuple):
     masked: bool  # a function is not zero at zero: values past the end of k must be masked
     wide: tuple[bool, ...]
     wide_index: bool
+    product_bits: int  # of an element
+    a_layout: GluonLayout  # of tiles of A in shared memory, as matrices
+    b_layouts: tuple[GluonLayout, ...]  # of B, for each part along n
 
 
 def _k_axes(contraction: Contraction, schedule: TmaSchedule) -> list[TiledAxis]:
@@ -282,7 +285,8 @@ def _k_axes(contraction: Contraction, schedule: TmaSchedule) -> list[TiledAxis]:
 
 def tma_params(contraction: Contraction, schedule: TmaSchedule, programs: int) -> TmaParams:
     """The constants of a schedule for so many CTAs."""
-    tile_m, tile_n, _ = schedule.tile
+    tile_m, tile_n, tile_k = schedule.tile
+    size = contraction.arithmetic.product.itemsize
     batch = [TiledAxis((mode,), 1) for mode in contraction.of_role(Role.BATCH)]
     m, n, k = dim_axes(schedule.a, tile_m), dim_axes(schedule.b, tile_n), _k_axes(contraction, schedule)
     tensors = TENSORS + len(contraction.aux)
@@ -307,6 +311,9 @@ def tma_params(contraction: Contraction, schedule: TmaSchedule, programs: int) -
         masked=not k_dim.exact and not padding_adds_nothing(contraction.a_fn, contraction.b_fn),
         wide=wide(contraction.modes, tensors),
         wide_index=wide_index((*m, *n, *k)),
+        product_bits=8 * size,
+        a_layout=matrix_layout((tile_m, tile_k), schedule.a.along_k, size),
+        b_layouts=tuple(matrix_layout((width, tile_k), schedule.b.along_k, size) for width in n_parts(tile_n)),
     )
 
 

@@ -24,7 +24,7 @@ from weft.spec.dtypes import dtype_name
 from weft.spec.notation import Label
 
 if TYPE_CHECKING:
-    from weft.gpu.common.cubin import Cubin
+    from weft.gpu.common.cubins import Cubin
     from weft.planner.request import Request
     from weft.planner.schedule import Schedule
 
@@ -185,7 +185,7 @@ def export(request: Request, contraction: Contraction, choice: Choice, folder: P
     kernel of plain pointers.
     """
     schedule, launch = _one_kernel(contraction, choice)
-    from weft.gpu.common.cubin import Cubin
+    from weft.gpu.common.cubins import Cubin
     from weft.gpu.common.inspect import compiled
 
     cubin = Cubin.of(compiled(launch, f"sm_{choice.target.capability}"))

@@ -19,7 +19,7 @@ from weft_bench.kernels.machine_code import KernelLoop, Resources
 from weft_bench.machine.occupancy import Occupancy, Waves, occupancy, waves
 
 if TYPE_CHECKING:
-    from weft.gpu.common.cubin import Cubin
+    from weft.gpu.common.cubins import Cubin
 
 
 class Kernel:
@@ -147,7 +147,7 @@ class Kernel:
     @cached_property
     def _cubin(self) -> Cubin | None:
         """The kernel as it is launched; None for an AMD GPU."""
-        from weft.gpu.common.cubin import Cubin
+        from weft.gpu.common.cubins import Cubin
 
         if self._launch.loaded is not None:
             found: Cubin = self._launch.loaded.cubin

@@ -11,14 +11,14 @@ from itertools import product
 
 import torch
 
-from weft.gpu.common.aux_operands import as_elements, aux_bytes, aux_params, real, real_arithmetic, strides_of_parts
+from weft.gpu.common import operation
 from weft.gpu.common.constants import DeviceFunction
-from weft.gpu.common.constraints import LEAST_DOT
+from weft.gpu.common.constraints import LEAST_DOT, overhang
 from weft.gpu.common.contraction_launch import ContractionLaunch
 from weft.gpu.common.cost import KernelWork, busy_seconds, compulsory_bytes, gathered_accesses, matrix_rate
 from weft.gpu.common.launch import MOST_PROGRAMS, precision_reason
+from weft.gpu.common.operation import ComplexKernelLaunch
 from weft.gpu.common.tiling import TENSORS, A, B, TiledAxis, axes_text, outer_axes, tile_count, wide
-from weft.gpu.complex.launch import ComplexKernelLaunch, complex_operation, function_reason
 from weft.gpu.gett.family import RUNS, GettParams, GettSchedule, TileShape, gett_params, k_axes
 from weft.planner.coefficients import fitted
 from weft.planner.schedule import Candidates, Launch, Target
@@ -76,7 +76,7 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
     excluded: dict[str, None] = {}
     m_modes, n_modes = contraction.of_role(Role.M), contraction.of_role(Role.N)
     for shape in _shapes(contraction):
-        reason = _misfit(contraction, shape)
+        reason = overhang(contraction, shape.m, shape.n)
         if reason is not None:
             excluded[reason] = None
             continue
@@ -89,7 +89,7 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
 
 
 def _shapes(contraction: Contraction) -> Iterator[TileShape]:
-    arithmetic = real_arithmetic(contraction.arithmetic)
+    arithmetic = operation.real_arithmetic(contraction.arithmetic)
     if contraction.k <= LONGEST and arithmetic.precision == "ieee":
         yield from _LANES
     for shape in _MATRIX[arithmetic.accumulate.itemsize]:
@@ -97,14 +97,6 @@ def _shapes(contraction: Contraction) -> Iterator[TileShape]:
             yield shape
         elif shape.m * shape.n <= MOST_LANES * 32 * shape.warps:
             yield shape._replace(k=min(shape.k, LEAST_DOT))  # no matrix unit: tiles of operands stay in registers
-
-
-def _misfit(contraction: Contraction, shape: TileShape) -> str | None:
-    """Why a tile should not be used here, in one sentence."""
-    for name, tile, extent in (("m", shape.m, contraction.m), ("n", shape.n, contraction.n)):
-        if tile > LEAST_DOT and tile >= 2 * extent:
-            return f"a tile of {tile} along {name} is at least twice its extent {extent}"
-    return None
 
 
 def _tilings(contraction: Contraction, shape: TileShape) -> Iterator[GettSchedule]:
@@ -128,7 +120,7 @@ UNROLLED = 16  # steps along k that are written out
 
 def direct_params(contraction: Contraction, schedule: DirectSchedule, target: Target) -> GettParams:
     """The parameters of `gett` for the tiles; offsets have room for both parts of an element."""
-    offsets_wide = wide(strides_of_parts(contraction.modes), TENSORS + len(contraction.aux))
+    offsets_wide = wide(operation.strides_of_parts(contraction.modes), TENSORS + len(contraction.aux))
     return gett_params(contraction, schedule.tiles, target)._replace(wide=offsets_wide)
 
 
@@ -149,7 +141,7 @@ def predict(contraction: Contraction, schedule: DirectSchedule, target: Target) 
     params = direct_params(contraction, schedule, target)
     tile_m, tile_n, tile_k = schedule.tiles.tile
     steps, matrix = params.k.blocks, tile_k > 1
-    element = real(contraction.arithmetic.accumulate).itemsize * 2
+    element = operation.real(contraction.arithmetic.accumulate).itemsize * 2
     work = KernelWork(
         accesses=gathered_accesses(contraction, params, params.blocks * steps),
         blocks=params.blocks,
@@ -159,18 +151,18 @@ def predict(contraction: Contraction, schedule: DirectSchedule, target: Target) 
         stage_bytes=element * schedule.tiles.stages * (tile_m + tile_n) * tile_k if matrix else 0,
         matrix=matrix,
     )
-    of_parts = replace(contraction, arithmetic=real_arithmetic(contraction.arithmetic))
+    of_parts = replace(contraction, arithmetic=operation.real_arithmetic(contraction.arithmetic))
     rate = RATE.get(f"{dtype_name(of_parts.arithmetic.accumulate)} {of_parts.arithmetic.precision}")
     if params.apart:
         rate = SPLIT_RATE.get(f"{tile_m}x{tile_n}", OTHER_TILES)
     if matrix and rate is not None:
         work = replace(work, function_seconds=work.flops / rate - work.flops / matrix_rate(of_parts, work, target))
     seconds = busy_seconds(of_parts, target, work)
-    least = (compulsory_bytes(contraction) + aux_bytes(contraction.aux, contraction.modes)) / MEMORY_RATE
+    least = (compulsory_bytes(contraction) + operation.aux_bytes(contraction.aux, contraction.modes)) / MEMORY_RATE
     return LAUNCH + (seconds**OVERLAP + least**OVERLAP) ** (1 / OVERLAP)
 
 
-KERNEL = DeviceFunction("weft.gpu.complex.direct.kernel", "complex_direct_kernel")
+KERNEL = DeviceFunction("weft.gpu.complex.direct_kernel", "complex_direct_kernel")
 
 
 def supports(contraction: Contraction, target: Target) -> str | None:
@@ -187,19 +179,19 @@ def supports(contraction: Contraction, target: Target) -> str | None:
     if reason is not None:
         return reason
     layouts = (contraction.c, contraction.d, *(each.layout for each in contraction.aux))
-    return function_reason((contraction.c_fn, contraction.epilogue), layouts, target)
+    return operation.function_reason((contraction.c_fn, contraction.epilogue), layouts, target)
 
 
 def build(contraction: Contraction, schedule: DirectSchedule, target: Target) -> Launch:
     params, arithmetic = direct_params(contraction, schedule, target), contraction.arithmetic
     tensors = (contraction.a, contraction.b, contraction.c, contraction.d)
-    op = complex_operation(
+    op = operation.complex_operation(
         tensors, (None, contraction.c_fn, contraction.epilogue), (contraction.conjugate_a, contraction.conjugate_b),
-        arithmetic.accumulate, arithmetic.accumulate, contraction.d.dtype, aux_params(contraction),
+        arithmetic.accumulate, arithmetic.accumulate, contraction.d.dtype, operation.aux_params(contraction),
         arithmetic.precision,
     )  # fmt: skip
-    layouts = [layout and as_elements(layout) for layout in tensors]
-    pointers = [as_elements(each.layout) for each in contraction.aux if each.layout is not None]
+    layouts = [layout and operation.as_elements(layout) for layout in tensors]
+    pointers = [operation.as_elements(each.layout) for each in contraction.aux if each.layout is not None]
     constants = {"PARAMS": params, "OP": op, "UNROLLED": UNROLLED}
     kernel = ComplexKernelLaunch(
         KERNEL, layouts, constants, True, target, params.blocks, schedule.tiles.warps, schedule.tiles.stages, pointers

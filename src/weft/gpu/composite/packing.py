@@ -11,11 +11,10 @@ import torch
 
 from weft.fn import Pointwise
 from weft.gpu.common.constraints import LEAST_DOT, LINE, SECTOR, VECTOR
-from weft.gpu.common.splits import product_bytes
-from weft.gpu.common.tiling import A, B, D, by_stride, index_count, placed
+from weft.gpu.common.contraction_launch import product_bytes
+from weft.gpu.common.tiling import A, B, D, by_stride, index_count, moving, placed, workspace_of
 from weft.planner.schedule import Target
 from weft.spec import Contraction, Layout, Mode, Role, Strides, canonical
-from weft.spec.canonical import merged
 from weft.spec.dtypes import MATRIX_SUMS
 from weft.spec.permutation import Permutation
 
@@ -130,15 +129,9 @@ def _packing(
         same = (lines,) if alone else (words, lines)
         if {mode: mode.strides[operand] for mode in lines} in same:
             return None
-    modes = [
-        Mode(mode.labels, mode.extent, Role.M, Strides(mode.strides[operand], 0, 0, to)) for mode, to in lines.items()
-    ]
-    modes.sort(key=lambda mode: -mode.strides.d)
-    workspace = Layout(tuple(mode.extent for mode in modes), tuple(mode.strides.d for mode in modes), product)
-    permutation = Permutation(
-        modes=tuple(merged(modes)), x=layout, c=None, d=workspace,
-        compute=function.dtypes[0] if function is not None else product, fn=function, text=name,
-    )  # fmt: skip
+    compute = function.dtypes[0] if function is not None else product
+    strides = ((mode, Strides(mode.strides[operand], 0, 0, to)) for mode, to in lines.items())
+    permutation = moving(strides, layout, workspace_of(lines, product), compute, fn=function, text=name)
     return Packing(permutation, tuple(lines.get(mode, 0) for mode in contraction.modes))
 
 
@@ -225,14 +218,8 @@ def epilogue_on_d(contraction: Contraction) -> Permutation | None:
         return None
     if d.dtype is not contraction.arithmetic.accumulate or epilogue.result is not d.dtype:
         return None
-    own = [mode for mode in contraction.modes if mode.strides[D]]
-    modes = [
-        Mode(mode.labels, mode.extent, Role.M, Strides(mode.strides[D], 0, 0, mode.strides[D]))
-        for mode in sorted(own, key=lambda mode: -mode.strides[D])
-    ]
-    return Permutation(
-        modes=tuple(merged(modes)), x=d, c=None, d=d, compute=epilogue.dtypes[0], fn=epilogue, text="D where it lies"
-    )
+    strides = ((mode, Strides(mode.strides.d, 0, 0, mode.strides.d)) for mode in contraction.modes if mode.strides.d)
+    return moving(strides, d, d, epilogue.dtypes[0], fn=epilogue, text="D where it lies")
 
 
 def reads_by_tma(contraction: Contraction, target: Target) -> bool:

@@ -1,15 +1,22 @@
-"""Reduce by the larger or the smaller value, and keep the index it came from.
+"""Which pair an algebra selected: the largest or smallest combination along k, and where it stands.
 
 Each program holds a tile of D and of indices in registers, and takes one index of k at a time: a row of A and a row of
-B, both contiguous, since both operands lie with k outside of m and of n.
+B, both contiguous, since both operands lie with k outside of m and of n. Output tiles are as large as the dims, within
+what registers hold.
 """
 
 from __future__ import annotations
 
+import torch
 import triton
 import triton.language as tl
 
-from weft.gpu.common.pdl import pdl_begin
+from weft.errors import UnsupportedError
+from weft.fn.algebra import TracedAlgebra
+from weft.gpu.common.constraints import power_of_two
+from weft.gpu.common.device import pdl_begin
+from weft.gpu.common.launch import TRITON_TYPES
+from weft.spec.dtypes import dtype_name
 
 
 @triton.jit
@@ -65,3 +72,28 @@ def selection_kernel(
     inside = (rows < m)[:, None] & (columns < n)[None, :]
     tl.store(values + there, best, mask=inside)
     tl.store(places + there, place, mask=inside)
+
+
+LONGEST, SHORTEST = 64, 16  # of a tile: 64 x 64 values and indices are 96 registers a thread of 128
+
+
+def select(
+    a: torch.Tensor, b: torch.Tensor, algebra: TracedAlgebra, largest: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Values and int64 indices (batch, m, n) of contiguous `a` (batch, k, m) and `b` (batch, k, n), none of them empty.
+
+    `UnsupportedError` for types that Triton has not.
+    """
+    (batch, k, m), n = a.shape, b.shape[2]
+    if a.dtype not in TRITON_TYPES:
+        raise UnsupportedError(f"{dtype_name(a.dtype)} has no Triton type here")
+    values = torch.empty((batch, m, n), dtype=a.dtype, device=a.device)
+    places = torch.empty((batch, m, n), dtype=torch.int64, device=a.device)
+    tile_m, tile_n = (max(SHORTEST, min(LONGEST, power_of_two(extent))) for extent in (m, n))
+    grid = (batch * triton.cdiv(m, tile_m) * triton.cdiv(n, tile_n),)
+    with torch.cuda.device(a.device if a.device.type == "cuda" else -1):
+        selection_kernel[grid](
+            a, b, values, places, m, n, k, algebra.combine.jit, largest, TRITON_TYPES[a.dtype].meant, tile_m, tile_n,
+            num_warps=4,
+        )  # fmt: skip
+    return values, places

@@ -1,38 +1,137 @@
-"""Operands packed first, then a product of matrices, and D permuted where no product writes it well (TTGT)."""
+"""Operands packed first, then a product of matrices, and D permuted where no product writes it well (TTGT).
+
+D by way of a workspace: a product as a plain matrix, then one pass that writes D. It is for a D that no product writes
+well: a batch mode innermost, gaps, modes of A and B in turn.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from weft.errors import UnsupportedError
+from weft.gpu.common.constraints import VECTOR
 from weft.gpu.common.cost import FUNCTION_RATE, READING_SLOTS
-from weft.gpu.composite.ttgt.packing import TILED, epilogue_on_d, packings, products, reads_by_tma
-from weft.gpu.composite.ttgt.result import ways
+from weft.gpu.common.tiling import A, B, D, by_stride, index_count, moving, placed, workspace_of
+from weft.gpu.composite.packing import TILED, epilogue_on_d, packings, products, reads_by_tma
 from weft.gpu.permute.model import LAUNCH
-from weft.planner.program import (
-    SLOT_A,
-    SLOT_B,
-    SLOT_D,
-    Program,
-    ProgramStep,
-    Slot,
-    as_called,
-    build,
-    literal,
-    number_slot,
-    predict,
-    work,
-)
+from weft.planner import program
+from weft.planner.program import SLOT_A, SLOT_B, SLOT_D, Program, ProgramStep, Slot, build, predict
 from weft.planner.schedule import Candidates, Ranked, Target
-from weft.spec import Contraction
+from weft.spec import Arithmetic, Contraction, Layout, Mode, Role, Strides, canonical
+from weft.spec.canonical import merged
 from weft.spec.dtypes import dtype_name
 from weft.spec.permutation import Permutation
 
 if TYPE_CHECKING:
     from weft.planner.planner import Choice
+
+
+class ResultWay(NamedTuple):
+    """The product into one workspace, and what writes D from there."""
+
+    product: Contraction
+    finish: Permutation | Contraction  # a contraction with the number one, where more is done than to move elements
+    by_library: bool  # whether the vendor's library alone gains by it
+
+
+def ways(contraction: Contraction) -> Iterator[ResultWay]:
+    """Workspaces as matrices, the side of D's innermost mode innermost; modes in the order of an operand or of D."""
+    left, written_well = _is_left_to_library(contraction), _is_matrix(contraction)
+    if not _of_d(contraction) or (written_well and not left):
+        return
+    if contraction.invariant or contraction.a_args or contraction.b_args:
+        return  # the product is another one, and passes on no operands or coordinates of a_fn and b_fn
+    inner = min(_of_d(contraction), key=lambda mode: mode.strides[D])
+    always = contraction.d.alignment < VECTOR or left
+    batch = by_stride(contraction.of_role(Role.BATCH), A)
+    for rows in _orders(contraction, Role.M, A):
+        for columns in _orders(contraction, Role.N, B):
+            row, others = (rows, columns) if inner.role is Role.M else (columns, rows)
+            steps = _steps(contraction, row, (*others, *batch))
+            if always or any(mode.strides[D] != step for mode, step in steps.items()):
+                yield _way(contraction, steps, written_well)
+
+
+def _is_matrix(contraction: Contraction) -> bool:
+    """Whether D is written well by any product: one mode of m and of n, one of them contiguous, rows at whole words."""
+    modes = _of_d(contraction)
+    if not modes:
+        return True
+    inner = min(modes, key=lambda mode: mode.strides[D])
+    if inner.strides[D] != 1 or inner.role is Role.BATCH:
+        return False
+    if max(len(merged(_alone(contraction, role))) for role in (Role.M, Role.N)) > 1:
+        return False
+    if _is_wide(contraction):
+        return True  # the fast kernels of wider types ask for no whole words
+    size = contraction.d.dtype.itemsize
+    words = all(mode.strides[D] * size % VECTOR == 0 for mode in modes if mode is not inner)
+    return words and contraction.d.alignment >= VECTOR
+
+
+def _is_wide(contraction: Contraction) -> bool:
+    return contraction.arithmetic.product.itemsize > 2 and contraction.arithmetic.precision == "ieee"
+
+
+def _is_left_to_library(contraction: Contraction) -> bool:
+    """Whether all that is fused stands behind the product, which the vendor's library is the fastest at."""
+    plain = contraction.a_fn is None and contraction.b_fn is None
+    return _is_wide(contraction) and not _moves(contraction) and plain
+
+
+def _moves(contraction: Contraction) -> bool:
+    """Whether nothing is left for the last pass to compute."""
+    return contraction.c is None and contraction.epilogue is None and not contraction.aux
+
+
+def _alone(contraction: Contraction, role: Role) -> list[Mode]:
+    """The modes of a role as D alone has them, outermost first."""
+    modes = sorted(contraction.of_role(role), key=lambda mode: -mode.strides[D])
+    return [mode._replace(strides=Strides(0, 0, 0, mode.strides[D])) for mode in modes]
+
+
+def _of_d(contraction: Contraction) -> tuple[Mode, ...]:
+    return contraction.of_role(Role.BATCH, Role.M, Role.N)
+
+
+def _orders(contraction: Contraction, role: Role, operand: int) -> list[tuple[Mode, ...]]:
+    """The modes of one side as an operand has them and as D has them, innermost first."""
+    modes = contraction.of_role(role)
+    return list(dict.fromkeys((by_stride(modes, operand), by_stride(modes, D))))
+
+
+def _steps(contraction: Contraction, row: Sequence[Mode], others: Sequence[Mode]) -> dict[Mode, int]:
+    """Strides of a workspace with its row contiguous and padded to whole words; both groups stand innermost first."""
+    size = (contraction.d.dtype if _moves(contraction) else contraction.arithmetic.accumulate).itemsize
+    words = max(1, VECTOR // size)
+    return placed(row, others, -(-index_count(row) // words) * words)
+
+
+def _way(contraction: Contraction, steps: dict[Mode, int], by_library: bool) -> ResultWay:
+    """The product into a workspace of such strides, where nothing is added or applied, and the step from there to D."""
+    accumulate = contraction.arithmetic.accumulate
+    moves = _moves(contraction)
+    workspace = workspace_of(steps, contraction.d.dtype if moves else accumulate)
+    into = tuple(mode._replace(strides=Strides(*mode.strides[:2], 0, steps.get(mode, 0))) for mode in contraction.modes)
+    product = canonical(
+        replace(
+            contraction, modes=into, c=None, d=workspace, c_fn=None, epilogue=None, aux=(), c_args=(), epilogue_args=(),
+        )
+    )  # fmt: skip
+    out = [(mode, Strides(step, 0, *mode.strides[2:])) for mode, step in steps.items()]
+    if moves:
+        return ResultWay(product, moving(out, workspace, contraction.d, contraction.d.dtype, text="D"), by_library)
+    modes = tuple(mode._replace(role=Role.M, strides=own) for mode, own in out)
+    finish = canonical(
+        replace(
+            contraction, modes=modes, a=workspace, b=Layout((), (), accumulate),
+            arithmetic=Arithmetic(accumulate, accumulate), a_fn=None, b_fn=None, conjugate_a=False, conjugate_b=False,
+        )
+    )  # fmt: skip
+    return ResultWay(product, finish, by_library)
 
 
 __all__ = ["NAME", "adds_in_order", "build", "predict", "schedules", "supports"]
@@ -56,9 +155,9 @@ def packs_of(a: Choice | None, b: Choice | None) -> Packs:
     steps: list[ProgramStep] = []
     for operand, choice in enumerate((a, b)):
         if choice is not None:
-            space = work(len(steps))
+            space = program.work(len(steps))
             steps.append(ProgramStep(choice, (reads[operand],), writes=space, predicted=_seconds(choice)))
-            names.append(f"{'AB'[operand]} as {literal(choice.description.text)}")
+            names.append(f"{'AB'[operand]} as {program.literal(choice.description.text)}")
             reads[operand] = space
     once = a is not None and b is not None and pairs(a, b)
     if once:
@@ -75,7 +174,7 @@ def program_of(
     steps, main = [*packs.steps], len(packs.steps)
     layouts, last = [step.choice.description.d for step in packs.steps], ""
     if written is None:
-        steps.append(as_called(product, *packs.reads))
+        steps.append(program.as_called(product, *packs.reads))
     else:
         steps += _by_workspace(packs, product, written)
         layouts, last = [*layouts, product.description.d], "; D permuted"
@@ -86,12 +185,12 @@ def program_of(
 
 
 def _by_workspace(packs: Packs, product: Choice, written: Choice) -> tuple[ProgramStep, ProgramStep]:
-    space = work(len(packs.steps))
+    space = program.work(len(packs.steps))
     if isinstance(written.description, Permutation):  # which scales nothing
         multiply = ProgramStep(product, packs.reads, writes=space, factors=None)
         return multiply, ProgramStep(written, (space,), writes=SLOT_D)
-    one = number_slot(1, product.description.d.dtype)
-    return ProgramStep(product, packs.reads, writes=space), as_called(written, space, one)
+    one = program.number_slot(1, product.description.d.dtype)
+    return ProgramStep(product, packs.reads, writes=space), program.as_called(written, space, one)
 
 
 def pairs(a: Choice, b: Choice) -> bool:

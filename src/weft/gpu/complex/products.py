@@ -14,14 +14,12 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 
 from weft.fn import Pointwise
-from weft.gpu.common.aux_operands import real, real_arithmetic
 from weft.gpu.common.constraints import VECTOR
-from weft.gpu.common.tiling import A, B, C, D, by_stride, index_count, placed
-from weft.gpu.complex.interleaved.family import Transfer, TransferAux
+from weft.gpu.common.operation import real, real_arithmetic
+from weft.gpu.common.tiling import A, B, C, D, by_stride, index_count, moving, placed
+from weft.gpu.complex.interleaved import Transfer, TransferAux
 from weft.spec import Arithmetic, Contraction, Layout, Mode, Role, Strides, canonical
-from weft.spec.canonical import merged
 from weft.spec.dtypes import value_type
-from weft.spec.permutation import Permutation
 
 Positions: TypeAlias = tuple[int, ...]  # in the auxiliary operands of a contraction
 
@@ -193,20 +191,16 @@ def _packed(
     steps, length, size = _workspace(own[0], own[1], value, rows)
     layout, function = _source(contraction, operand)
     aux_args = transfer_aux(contraction, _arguments(contraction, operand))
-    modes = [
-        Mode(
-            mode.labels, mode.extent, Role.M,
-            Strides(mode.strides[operand], 0, 0, step, *aux_strides(mode, aux_args.places)),
-        )
+    strides = [
+        (mode, Strides(mode.strides[operand], 0, 0, step, *aux_strides(mode, aux_args.places)))
         for mode, step in steps.items()
-    ]  # fmt: skip
-    modes.sort(key=lambda mode: -mode.strides.d)
+    ]
     stored = value_type(layout.dtype, contraction.arithmetic.product)
-    permutation = Permutation(
-        modes=tuple(merged(modes)), x=layout, c=None, d=Layout.contiguous((planes * size,), value),
-        compute=function.dtypes[0] if function is not None else stored, fn=function,
+    permutation = moving(
+        strides, layout, Layout.contiguous((planes * size,), value),
+        function.dtypes[0] if function is not None else stored, fn=function,
         conjugate=(contraction.conjugate_a, contraction.conjugate_b)[operand],
-        text="·".join(mode.name for mode in modes),
+        text="·".join(mode.name for mode in sorted(steps, key=lambda mode: -steps[mode])),
     )  # fmt: skip
     transfer = Transfer(permutation, size=planes * size, aux_args=aux_args)
     return TensorView(permutation.d, workspace_strides(contraction, steps), transfer), transfer, length
@@ -364,13 +358,10 @@ def _to_d(contraction: Contraction, steps: dict[Mode, int], layout: Layout, comp
     """The step that writes D from a workspace, C, C's function and the epilogue applied."""
     c = contraction.c
     aux_args = transfer_aux(contraction, (), contraction.c_args, contraction.epilogue_args, contraction.outputs)
-    modes = []
-    for mode, step in steps.items():
+    strides = []
+    for mode, step in sorted(steps.items(), key=lambda each: -each[1]):
         aux = aux_strides(mode, aux_args.places)
         in_c = mode.strides.c if c is not None else 0
-        modes.append(Mode(mode.labels, mode.extent, Role.M, Strides(step, 0, in_c, mode.strides.d, *aux)))
-    modes.sort(key=lambda mode: (-mode.strides.d, -mode.strides.a))
-    permutation = Permutation(
-        modes=tuple(merged(modes)), x=layout, c=c, d=contraction.d, compute=compute, scaled=True, text="D"
-    )
+        strides.append((mode, Strides(step, 0, in_c, mode.strides.d, *aux)))
+    permutation = moving(strides, layout, contraction.d, compute, c=c, scaled=True, text="D")
     return Transfer(permutation, c_fn=contraction.c_fn, epilogue=contraction.epilogue, aux_args=aux_args)

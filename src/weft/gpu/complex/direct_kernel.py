@@ -9,8 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from weft.gpu.common.addresses import ANY
-from weft.gpu.common.pdl import pdl_begin
+from weft.gpu.common.device import ANY, pdl_begin
 from weft.gpu.common.tiles import a_mask, a_offsets, b_mask, b_offsets, block_mask, block_offsets, settled, tile_coords
 from weft.gpu.complex.parts import finish_parts, load_parts, store_parts
 
@@ -77,7 +76,6 @@ def complex_direct_kernel(
     STORED: tl.constexpr = PARAMS.stored
     STEPS: tl.constexpr = PARAMS.k.blocks
     D_KIND: tl.constexpr = OP.d_kind
-    PRODUCT: tl.constexpr = OP.compute
 
     # (1) Find this program's output tile.
     program = tl.program_id(0)
@@ -86,8 +84,8 @@ def complex_direct_kernel(
     place = tile_coords(program, PARAMS.m.blocks, PARAMS.n.blocks, PARAMS.group)
 
     # (2) Sum over k.
-    re = tl.zeros(TILE, dtype=PRODUCT)
-    im = tl.zeros(TILE, dtype=PRODUCT)
+    re = tl.zeros(TILE, dtype=OP.compute)
+    im = tl.zeros(TILE, dtype=OP.compute)
     if PARAMS.k.tile == 1 and STEPS <= UNROLLED:
         for step in tl.static_range(STEPS):
             k_block = program * 0 + step

@@ -16,20 +16,9 @@ from weft.errors import UnsupportedError
 from weft.fn import Pointwise, trace
 from weft.fn.pointwise import RecordedFunction
 from weft.gpu.common.tiling import A, B
+from weft.planner import program
 from weft.planner.exponentials import RowMajor, least_sum, row_major
-from weft.planner.program import (
-    SLOT_A,
-    SLOT_B,
-    SLOT_D,
-    Program,
-    ProgramStep,
-    Slot,
-    SlotKind,
-    build,
-    number_slot,
-    predict,
-    work,
-)
+from weft.planner.program import SLOT_A, SLOT_B, SLOT_D, Program, ProgramStep, Slot, SlotKind, build, predict
 from weft.planner.schedule import Candidates, Launch, Ranked, Target
 from weft.spec import Arithmetic, Aux, Contraction, Layout, Mode, Role, Strides, canonical
 
@@ -262,12 +251,12 @@ def _program(contraction: Contraction, precision: str, choices: tuple[Choice, ..
     named = tuple(Slot(SlotKind.AUX, index) for index in range(len(contraction.aux)))
     operands, outputs = named[:given], named[given:]
     layouts = (*(choice.description.d for choice in passes), marks_of(contraction).layout)
-    *tops, p, q, marks = map(work, range(len(layouts)))
+    *tops, p, q, marks = map(program.work, range(len(layouts)))
     inputs, steps = (SLOT_A, SLOT_B), []
     for at, choice in enumerate(passes):
-        number = number_slot(int(at > 1), choice.description.b.dtype)  # type: ignore[union-attr]
+        number = program.number_slot(int(at > 1), choice.description.b.dtype)  # type: ignore[union-attr]
         top = (tops[at - 2],) if at > 1 else ()
-        steps.append(ProgramStep(choice, (inputs[at % 2], number), writes=work(at), aux=top, factors=(1, 1)))
+        steps.append(ProgramStep(choice, (inputs[at % 2], number), writes=program.work(at), aux=top, factors=(1, 1)))
     steps += [
         ProgramStep(product, (p, q), SLOT_D, aux=(*operands, *tops, *outputs, marks), factors=(1, 1)),
         ProgramStep(direct, inputs, SLOT_D, aux=(*operands, marks, *outputs), factors=(1, 1)),

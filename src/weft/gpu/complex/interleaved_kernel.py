@@ -12,8 +12,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from weft.gpu.common.addresses import ANY, spread_mask, spread_offsets
-from weft.gpu.common.pdl import pdl_begin
+from weft.gpu.common.device import ANY, pdl_begin, spread_mask, spread_offsets
 from weft.gpu.complex.parts import apply, finish_parts, load_aux, load_parts, store_parts
 from weft.gpu.permute.kernel import permute_dims
 
@@ -72,7 +71,7 @@ def combine_three_m(re_re, x, block, PARAMS: tl.constexpr, OP: tl.constexpr):
 
 @triton.jit
 def store_form(d, re, im, block, PARAMS: tl.constexpr, OP: tl.constexpr):
-    """(3) Write a block in D's order, in the form that D has: see `transfer.Form`."""
+    """(3) Write a block in D's order, in the form that D has: see `interleaved.Form`."""
     STORED: tl.constexpr = PARAMS.stored
     RANK: tl.constexpr = len(STORED)
     KIND: tl.constexpr = OP.d_kind
@@ -119,8 +118,6 @@ def interleaved_kernel(
     """D = epilogue(alpha * fn(X) + beta * c_fn(C)), one block for each program."""
     pdl_begin()
     ORDER: tl.constexpr = PARAMS.order
-    FN: tl.constexpr = OP.fn
-    COMPUTE: tl.constexpr = OP.compute
     AUX_X: tl.constexpr = OP.aux.a
     block = tl.program_id(0)
     if PARAMS.wide_index:
@@ -132,13 +129,13 @@ def interleaved_kernel(
         re, im = combine_planar(re, im, x, block, PARAMS, OP)
     if PARAMS.three_m_stride > 0:
         re, im = combine_three_m(re, x, block, PARAMS, OP)
-    re = permute_dims(re, ORDER).to(COMPUTE)
-    im = permute_dims(im, ORDER).to(COMPUTE)
+    re = permute_dims(re, ORDER).to(OP.compute)
+    im = permute_dims(im, ORDER).to(OP.compute)
 
     # (2) Apply the function; then alpha, what is added, and the epilogue.
-    if FN is not None:
+    if OP.fn is not None:
         aux_args = load_aux(pointers, block, AUX_X, PARAMS, block_offsets, block_mask)
-        re, im = apply(FN, OP.to_complex[0], OP.of_reals[0], re, im, aux_args)
+        re, im = apply(OP.fn, OP.to_complex[0], OP.of_reals[0], re, im, aux_args)
     re, im = finish_parts(
         re, im, (c, pointers), (alpha, alpha_im, beta, beta_im), block, PARAMS, OP, block_offsets, block_mask, 2
     )

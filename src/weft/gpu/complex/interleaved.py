@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from torch import Tensor
 
 from weft.fn import Pointwise
-from weft.gpu.common.aux_operands import AuxParams, as_elements, aux_bytes, entries, strides_of_parts
+from weft.gpu.common import operation
 from weft.gpu.common.constants import DeviceFunction
 from weft.gpu.common.launch import MOST_PROGRAMS
+from weft.gpu.common.operation import AuxParams, ComplexKernelLaunch
 from weft.gpu.common.tiling import TENSORS, TiledDim, wide, wide_index
-from weft.gpu.complex.launch import ComplexKernelLaunch, complex_operation, function_reason
 from weft.gpu.permute.model import COPY_RATE, move_seconds, tile_orders
 from weft.gpu.permute.schedule import PermuteSchedule, programs, tilings
 from weft.planner.schedule import AuxTensors, Candidates, Scalar, Target
@@ -106,7 +106,7 @@ def interleaved_params(transfer: Transfer, schedule: PermuteSchedule) -> Interle
     permutation = transfer.permutation
     tensors = TENSORS + len(transfer.aux_args.aux)
     source, result, order = tile_orders(permutation, schedule, tensors)
-    wider = wide(strides_of_parts(permutation.modes), tensors)
+    wider = wide(operation.strides_of_parts(permutation.modes), tensors)
     # With the steps to the second part, or to the last of three.
     far_x, far_d = (
         2 * step >= 2**30 for step in (max(transfer.planar_stride, transfer.three_m_stride), transfer.part_stride)
@@ -134,19 +134,17 @@ def seconds(transfer: Transfer, schedule: PermuteSchedule, target: Target) -> fl
     written = {"plain": 1, "three_m": 3}.get(transfer.form, 2)
     return (
         move_seconds(transfer.permutation, schedule, target, read, written)
-        + aux_bytes(transfer.aux_args.aux, transfer.permutation.modes) / COPY_RATE
+        + operation.aux_bytes(transfer.aux_args.aux, transfer.permutation.modes) / COPY_RATE
     )
 
 
 def best(transfer: Transfer, target: Target) -> tuple[PermuteSchedule, float]:
     """The schedule of the least predicted time, and that time in seconds."""
-    legal = candidates(transfer).schedules
-    ranked = [(seconds(transfer, schedule, target), at, schedule) for at, schedule in enumerate(legal)]  # type: ignore[arg-type]
-    time, _, schedule = min(ranked)
-    return schedule, time  # type: ignore[return-value]
+    legal: Any = candidates(transfer).schedules
+    return min(((each, seconds(transfer, each, target)) for each in legal), key=lambda ranked: ranked[1])
 
 
-KERNEL = DeviceFunction("weft.gpu.complex.interleaved.kernel", "interleaved_kernel")
+KERNEL = DeviceFunction("weft.gpu.complex.interleaved_kernel", "interleaved_kernel")
 
 
 class InterleavedLaunch:
@@ -164,17 +162,17 @@ class InterleavedLaunch:
 
 
 def kernel_launch(transfer: Transfer, schedule: PermuteSchedule, target: Target) -> ComplexKernelLaunch:
-    permutation, own, every = transfer.permutation, transfer.aux_args, entries(transfer.aux_args.aux)
+    permutation, own, every = transfer.permutation, transfer.aux_args, operation.entries(transfer.aux_args.aux)
     scaled = permutation.scaled or permutation.c is not None
     scale = permutation.scale if transfer.epilogue is None else transfer.epilogue.dtypes[0]
     taken = (own.fn, (), own.c_fn, own.epilogue, own.outputs)
-    op = complex_operation(
+    op = operation.complex_operation(
         (permutation.x, None, permutation.c, permutation.d), (permutation.fn, transfer.c_fn, transfer.epilogue),
         (permutation.conjugate, False), permutation.compute, scale if scaled else None, permutation.d.dtype,
         AuxParams._make(tuple(every[at] for at in each) for each in taken),
     )  # fmt: skip
-    layouts = [layout and as_elements(layout) for layout in (permutation.x, permutation.c, permutation.d)]
-    pointers = [as_elements(each.layout) for each in own.aux if each.layout is not None]
+    layouts = [layout and operation.as_elements(layout) for layout in (permutation.x, permutation.c, permutation.d)]
+    pointers = [operation.as_elements(each.layout) for each in own.aux if each.layout is not None]
     return ComplexKernelLaunch(
         KERNEL, layouts, {"PARAMS": interleaved_params(transfer, schedule), "OP": op}, True, target,
         programs(permutation, schedule), schedule.warps, stages=1, pointers=pointers,
@@ -207,4 +205,4 @@ def reason_against(transfer: Transfer, target: Target) -> str | None:
     """Why the kernel cannot do a transfer, in one sentence."""
     permutation = transfer.permutation
     layouts = (permutation.x, permutation.c, permutation.d, *(each.layout for each in transfer.aux_args.aux))
-    return function_reason((permutation.fn, transfer.c_fn, transfer.epilogue), layouts, target)
+    return operation.function_reason((permutation.fn, transfer.c_fn, transfer.epilogue), layouts, target)

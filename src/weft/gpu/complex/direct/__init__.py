@@ -1,1 +1,0 @@
-"""Complex products of operands gathered where they lie."""

@@ -1,1 +1,0 @@
-"""Interleaved complex numbers moved, and computed with on the way."""

@@ -1,1 +1,0 @@
-"""Complex contractions made of real ones, or of the vendor's complex product."""

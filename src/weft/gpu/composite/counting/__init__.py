@@ -1,1 +1,0 @@
-"""Algebras of truth values by products of bytes."""

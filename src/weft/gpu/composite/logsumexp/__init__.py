@@ -1,1 +1,0 @@
-"""The algebra `log` by products of exponentials."""

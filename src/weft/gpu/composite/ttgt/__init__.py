@@ -1,1 +1,0 @@
-"""TTGT: operands are packed, then multiplied."""

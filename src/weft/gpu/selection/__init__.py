@@ -1,1 +1,0 @@
-"""Which pair an algebra selected: the largest or smallest combination along k, and where it stands."""
