@@ -33,7 +33,7 @@ from library.calls import (
     without_halves,  # noqa: F401  for every test here
 )
 from weft import reference
-from weft.library import family
+from weft.library import family, products
 from weft.planner.options import Options
 from weft.plans.resolving import resolved
 from weft.spec import Layout, parse
@@ -282,3 +282,10 @@ def test_equal_extents_hide_no_transposition(summed: str, monkeypatch: pytest.Mo
                 equation, a, b, operands={"bias": (order_d[-1], bias)}, epilogue=lambda total, bias: total + bias
             )
             assert torch.allclose(found, added), equation
+
+
+def test_a_row_of_bytes_with_steps_of_one_is_multiplied() -> None:
+    """torch's product of int8 matrices leaves what was in memory for a row that lies so."""
+    row, place = torch.ones(9, dtype=torch.int8), torch.full((1, 1), -7, dtype=torch.int32)
+    products._of_bytes(row.as_strided((1, 9), (1, 1)), row[:, None], out=place)
+    assert place.item() == 9

@@ -165,6 +165,8 @@ class MatrixProducts:
 
 def _of_bytes(left: Tensor, right: Tensor, *, out: Tensor | None = None) -> Tensor:
     """The product in int32. `out` is contiguous."""
+    if left.shape[0] == 1:  # of a row with steps of 1 along both torch leaves what was in memory
+        left = left.flatten()[None]
     if left.shape[-1] > 1:
         return torch._int_mm(left, right, out=out)
     return torch.mm(left.int(), right.int(), out=out)  # of a single k the other leaves what was in memory
