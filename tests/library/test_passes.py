@@ -260,7 +260,7 @@ def test_a_kernel_that_does_not_come_is_given_up(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(kernels.cubins, "loaded", lambda key, target, device: None)
     monkeypatch.setattr(kernels, "LEAST", 0.01)
     monkeypatch.setattr(kernels, "_EXPECTED", 0.0)
-    waited = PassKernel(KernelText("", ()), "key", None)  # type: ignore[arg-type]
+    waited = PassKernel(KernelText("", ()), "key", Target("cuda"))
     assert waited.settled is None
     assert waited.wait() == waited.settled == "its compiler was late"
 

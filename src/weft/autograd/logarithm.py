@@ -6,11 +6,11 @@ dA is one of the sums of exponentials with factors
 
     Q[3] = sum of u[1] v[2] exp(x[1] + y[2] + z[3])        over what the third term lacks
 
-that of u = dD, x = -D, y = B and z = A; and so are the derivatives of Q itself: that by u is Q of the gradient in the
-place of u and z in the place of x, that by x is u times the same. One rule serves all orders, forwards and backwards.
-Nothing of the size of all pairs is made, and nothing overflows: Q is a sum of the algebra `log`, of log|u| + x with
-log|v| + y, for each sign by itself; exp(z + .) of those sums is added up. They are as large as D while their sum with z
-is small, which takes digits off: sums of float32 are made in float64, D as well.
+that of u = dD, x = -D, y = B and z = A; and so are the derivatives of Q: that by u is Q of the gradient for u and
+z for x, that by x is u times the same. One rule serves all orders, forwards and backwards. Nothing of the
+size of all pairs is made, and nothing overflows: Q is a sum of the algebra `log`, of log|u| + x with log|v| + y, for
+each sign by itself; exp(z + .) of those sums is added up. They are as large as D while their sum with z is small, which
+takes digits off: sums of float32 are made in float64, D as well.
 
 On a CPU products of exponentials are faster still (`ByProducts`), forward and backward, in torch's operations:
 
@@ -18,8 +18,8 @@ On a CPU products of exponentials are faster still (`ByProducts`), forward and b
     dA[m, k] = X[m, k] sum_n W[m, n] Y[k, n]            W = dD / S
 
 X = exp(A - p) and Y = exp(B - q) are kept for the backward pass; p and q are the largest values of rows of A and of
-columns of B, as in `weft.planner.exponentials`. Where a sum is so small that lost factors count there, sums of
-logarithms serve: that has to be looked up, for which a GPU would have to be waited for.
+columns of B, as in `weft.planner.exponentials`. Where a sum is so small that lost factors count, sums of logarithms
+serve: that is looked up, for which a GPU would have to be waited for.
 """
 
 from __future__ import annotations
@@ -184,8 +184,7 @@ class _Weighted(torch.autograd.Function):
             for tensor, at, there in zip(tensors, dims, (has[0], has[0], has[1], has[1], True), strict=True)
         ]
         first, second, third = (label + term if there else term for term, there in zip(form.terms, has, strict=True))
-        wider = replace(form, terms=(first, second, third))
-        return _Weighted.apply(wider, *moved), 0
+        return _Weighted.apply(replace(form, terms=(first, second, third)), *moved), 0
 
 
 def _times(sign: int, factor: Tensor | None, value: Tensor) -> Tensor:

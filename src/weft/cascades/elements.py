@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -102,7 +103,8 @@ class ElementFunctions:
         given = (*small, *self.stage.peaks, *(target.gives for target in self.sums))
         if node is None:
             types = {f"x{at}": each.meta["dtype"] for at, each in enumerate(given)}
-            return recorded(lambda values: [torch.scalar_tensor(1.0, dtype=torch.float32)], types, "between")
+            one = partial(torch.scalar_tensor, 1.0, dtype=torch.float32, device="cpu")
+            return recorded(lambda values: [one()], types, "between")
         behind = self.between.ancestors([node], frozenset(given))
         if any((is_reduction(each) or each.op == "placeholder") and each not in given for each in behind):
             return None

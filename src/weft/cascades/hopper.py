@@ -54,7 +54,7 @@ _LAYOUTS = (
 
 
 def roles(*others: tuple[str, str]) -> str:
-    """What each warp does: that of `others`, one each, by name and first argument."""
+    """The roles of warps: two consumers, and `others` of one warp each, by name and first argument."""
     every = (("consumer", "0, "), ("consumer", "1, "), *others)
     lines = "".join(f"        ({{name}}_{role}, ({first}{{arguments}})),\n" for role, first in every)
     registers = f"[{CONSUMER_REGISTERS}{len(others) * f', {PRODUCER_REGISTERS}'}]"

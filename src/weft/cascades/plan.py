@@ -29,7 +29,6 @@ from weft.cascades.frame import BlockProducts, CascadeFrame, SecondAlgebra, apar
 from weft.cascades.launch import CascadeLaunch
 from weft.cascades.operations import WholeWriter
 from weft.cascades.program import Stage, Tensors, Values, program_of
-from weft.cascades.public import planned_of
 from weft.cascades.repeated import Repeated
 from weft.cascades.rows import StageRows
 from weft.cascades.serving import Loops, Takeover, differentiates, is_hopper, kernel_takes_over, tiles_for
@@ -53,14 +52,16 @@ _KNOWN_CALLS = 64  # of a plan
 class CascadePlan:
     """A cascade for tensors of these shapes: call it with others, and ask `explain` what it does.
 
-    Made by `weft.plan_cascade`; `like` makes one of other tensors.
+    Made by `weft.plan_cascade`; `planned` makes one of other tensors.
     """
 
     _watched: Watched[Any] | None = None  # the function, which may compute something else while the plan is kept
     _traced: Any = None  # what it computed when the plan was made
 
-    def __init__(self, said: Described, function: Any, options: Options, alpha: float) -> None:
-        self.said, self.options, self.alpha = said, options, alpha
+    def __init__(
+        self, said: Described, function: Any, options: Options, alpha: float, planned: Callable[..., CascadePlan]
+    ) -> None:
+        self.said, self.options, self.alpha, self.planned = said, options, alpha, planned
         self._function, self._calls = function, Calls(_KNOWN_CALLS)
         self.notation, self.extents = said.notation, said.extents
         self.count = len(said.notation.terms)
@@ -181,7 +182,7 @@ class CascadePlan:
 
     def like(self, notation: CascadeNotation, terms: Terms, tensors: Sequence[Tensor]) -> CascadePlan:
         """The plan of this call with other labels: of A, B, C and operands, which have these terms."""
-        return planned_of(notation, terms, tensors, self.options, self._function, self.alpha)
+        return self.planned(notation, terms, tensors, self.options, self._function, self.alpha)
 
     @outside_graphs
     def __call__(self, *tensors: Any, operands: Mapping[str, Any] | None = None) -> Any:

@@ -152,7 +152,7 @@ def planned(
         plan, place = CALLS.find(("plan of a cascade", text, said, print_of, repr(alpha)), given)
     if plan is None:
         with outside_transforms():
-            plan = CascadePlan(described(equation, tensors, options, function), function, options, alpha)
+            plan = CascadePlan(described(equation, tensors, options, function), function, options, alpha, planned_of)
         CALLS.keep(place, given, plan)
     return plan
 

@@ -10,7 +10,7 @@ import ctypes
 import math
 import struct
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -27,9 +27,6 @@ from weft.cpu.host import callback, together
 from weft.errors import UnsupportedError
 from weft.fn.reductions import is_reduction
 from weft.spec import Label
-
-if TYPE_CHECKING:
-    from weft.cascades.blocks import State
 
 LIMIT = 1 << 17  # elements of a block: it stays in a core's cache
 MOST_BOXES = 4096  # whose words Python writes
@@ -96,7 +93,7 @@ class StageRows:
         self._address = jit.compiled(self.text.source)
 
     def run(
-        self, tensors: Tensors, values: Mapping[fx.Node, Tensor], states: Mapping[fx.Node, State], boxes: Sequence[Box]
+        self, tensors: Tensors, values: Mapping[fx.Node, Tensor], states: Mapping[fx.Node, Any], boxes: Sequence[Box]
     ) -> None:
         """Take all boxes of A, B and C and of whole values into the states."""
         if self._known is None or self._known[0] is not boxes:
@@ -132,7 +129,7 @@ class StageRows:
     # -- what the code is told ---------------------------------------------------------------------------------------
 
     def _tensor(
-        self, place: RowPlace, tensors: Tensors, values: Mapping[fx.Node, Tensor], states: Mapping[fx.Node, State]
+        self, place: RowPlace, tensors: Tensors, values: Mapping[fx.Node, Tensor], states: Mapping[fx.Node, Any]
     ) -> Tensor:
         """The tensor of a place, whole, along S; columns lie side by side."""
         frame, (a, b, _) = self.frame, tensors
@@ -153,7 +150,7 @@ class StageRows:
                 d = d.flatten(d.dim() - len(second.n)) if second.n else d.unsqueeze(-1)
                 return turned(d[..., 0], (*second.batch, *second.m), frame.order)
             case "best":
-                tensor = states[which].best  # type: ignore[assignment]
+                tensor = states[which].best
             case _:
                 tensor = states[which].total
         return self._lined_up(tensor)

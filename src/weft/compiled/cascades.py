@@ -184,7 +184,7 @@ def spelled_cascade(
         tensors = [stand_in(cast or dtype, rank) for dtype, rank in stored]
         function = function_of(between)
         bare = replace(asked, backend="auto", specialize="never")
-        plan = CascadePlan(described(equation, tensors, bare, function), function, bare, alpha)
+        plan = CascadePlan(described(equation, tensors, bare, function), function, bare, alpha, planned_of)
         return plan_text(plan, asked, alpha), plan.several, cast
 
 

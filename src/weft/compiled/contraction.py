@@ -270,6 +270,8 @@ def algebra_of(said: Any) -> Any:
     return NAMED[made.name] if NAMED.get(made.name) == made else made
 
 
+# -- the calls that `weft.einsum` is made of, as dynamo needs them before there are tensors ---------------------------
+
 Shape = tuple[int | None, ...]  # None: open
 OPEN = 128  # what an open extent counts as where a path is chosen
 

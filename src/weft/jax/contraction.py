@@ -3,6 +3,8 @@
 A contraction without functions is linear in both operands, and its derivatives are contractions of the same kind, to
 any order. One with functions is derived as JAX derives the program without weft: the functions are applied by XLA
 then, and the contraction between them is weft's.
+
+`weft.jax.einsum` contracts any number of arrays, pair by pair, in the types that networks keep intermediates in.
 """
 
 from __future__ import annotations

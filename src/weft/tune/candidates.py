@@ -147,7 +147,12 @@ _KEPT = ("measured", "slow", "wrong", "refused")
 
 
 class Journal:
-    """The journal of one description's tuning. Without a key (see `weft.planner.tuned.key`) it keeps nothing."""
+    """The results of an unfinished tuning, on disk: after Ctrl-C or a crash the next one goes on from there.
+
+    A candidate is named in the journal before it is first run. If the process does not come back from that (an illegal
+    access takes the device along), the next tuning leaves the candidate out. Without a key (see
+    `weft.planner.tuned.key`) it keeps nothing.
+    """
 
     def __init__(self, choice: Choice, workspace_limit: int | None, again: bool = False) -> None:
         self._description = choice.description
