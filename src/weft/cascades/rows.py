@@ -23,7 +23,7 @@ from weft.cascades.program import PRODUCT, CascadeProgram, CascadeTarget, Stage,
 from weft.cascades.row_text import NotInRows, RowPlace, RowText, Sweep, Sweeps
 from weft.cpu import jit
 from weft.cpu import row_call as products
-from weft.cpu.host import callback, together
+from weft.cpu.host import together
 from weft.errors import UnsupportedError
 from weft.fn.reductions import is_reduction
 from weft.spec import Label
@@ -220,11 +220,7 @@ class StageRows:
             ctypes.addressof(self._constants), elements * item, self._multiply, ctypes.addressof(shapes),
         )  # fmt: skip
         whole = int((words[:, at.ROWS] * words[:, at.COLUMNS]).sum())
-        threads = min(torch.get_num_threads(), len(tasks)) if whole >= _SHARED else 1
-        if threads == 1:
-            callback(self._address)(frame)
-        else:
-            together(self._address, frame, threads)
+        together(self._address, frame, len(tasks) if whole >= _SHARED else 1)
 
 
 def _steps(tensor: Tensor) -> Words:

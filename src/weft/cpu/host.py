@@ -7,7 +7,7 @@ import re
 import struct
 import threading
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -78,8 +78,9 @@ def callback(address: int) -> Callable[[object], None]:
     return found
 
 
-def together(address: int, frame: object, threads: int) -> None:
-    """Run the function at `address` on that block in so many threads at once; all of them draw from its tasks."""
+def together(address: int, frame: object, most: int) -> None:
+    """Run the function at `address` on that block in torch's threads, at most so many; all draw from its tasks."""
+    threads = min(most, torch.get_num_threads()) if most > 1 else 1
     if threads == 1 or is_forked():  # by a plan of its parent, of more threads
         callback(address)(frame)
     elif (start := _parallel()) is not None:
@@ -114,7 +115,7 @@ class HeldFrame:
         if self.threads == 1:
             self._run(self._copy(self.frame))
         else:
-            together(self.address, self._copy(self.frame), min(self.threads, torch.get_num_threads()))
+            together(self.address, self._copy(self.frame), self.threads)
 
 
 class WordsLaunch:
@@ -125,10 +126,8 @@ class WordsLaunch:
 
     def __init__(self, address: int, threads: int) -> None:
         self._address, self._threads = address, threads
-        self.start = callback(address) if threads == 1 else self._together
-
-    def _together(self, frame: object) -> None:
-        together(self._address, frame, min(self._threads, torch.get_num_threads()))
+        alone = threads == 1
+        self.start: Callable[[Any], None] = callback(address) if alone else partial(together, address, most=threads)
 
     def frame(self, *call: Any) -> Any:
         """The words of a call."""

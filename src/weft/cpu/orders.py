@@ -79,5 +79,4 @@ def sum_in_orders(x: torch.Tensor, d: torch.Tensor, tiles: np.ndarray, signs: Se
     frame = _Frame(
         0, x.data_ptr(), d.data_ptr(), tiles.ctypes.data, len(tiles), rank, len(signs), factors.ctypes.data
     )
-    threads = 1 if d.numel() < _SMALL else min(torch.get_num_threads(), len(tiles))
-    together(compiled(_SOURCE.format(kind=dtype_name(x.dtype))), frame, threads)
+    together(compiled(_SOURCE.format(kind=dtype_name(x.dtype))), frame, 1 if d.numel() < _SMALL else len(tiles))

@@ -169,8 +169,7 @@ def _compiled(
     places = torch.empty((batch, m, n), dtype=torch.int64, device="cpu")
     pointers = (ctypes.c_int64 * 4)(*(x.data_ptr() for x in (a, b, values, places)))
     frame = _Words(0, batch, k, m, n, ctypes.addressof(pointers))
-    threads = min(torch.get_num_threads(), batch * (-(-m // ROWS) if blocks else m))
-    together(entry, frame, threads if batch * m * n * k >= 1 << 16 else 1)
+    together(entry, frame, batch * (-(-m // ROWS) if blocks else m) if batch * m * n * k >= 1 << 16 else 1)
     return values, places
 
 

@@ -80,7 +80,7 @@ class CpuGroupLaunch:
         depth = int(min(table.sizes[:, 3].max(initial=1), at.K_BLOCK))
         largest = [int(table.sizes[:, side].max(initial=1)) for side in (1, 2)]
         products = float(table.sizes.astype(float).prod(1).sum())
-        self._pays = products > ALONE
+        self._most = len(self._tiles) if products > ALONE else 1  # threads
         self._head = (0, self._tiles.ctypes.data, len(self._tiles))
         self._tail = (
             *table.form.counts, entry.micro_kernel, *entry.functions, int(add),
@@ -94,16 +94,12 @@ class CpuGroupLaunch:
         self._rows, self._outputs = np.ascontiguousarray(table.rows), np.ascontiguousarray(table.outputs)
         self._middle = (self._rows.ctypes.data, self._outputs.ctypes.data, table.form.words)
 
-    @property
-    def threads(self) -> int:
-        """The number of threads that take part in a call made now."""
-        return min(torch.get_num_threads(), len(self._tiles)) if self._pays else 1
-
     def __str__(self) -> str:
-        return f"one call: {counted(len(self._tiles), 'tile')}, taken in turn by {counted(self.threads, 'thread')}"
+        threads = min(torch.get_num_threads(), self._most)
+        return f"one call: {counted(len(self._tiles), 'tile')}, taken in turn by {counted(threads, 'thread')}"
 
     def __call__(self, a: torch.Tensor, b: torch.Tensor, d: torch.Tensor) -> None:
         if not len(self._tiles):
             return
         frame = _Frame(*self._head, *self._middle, a.data_ptr(), b.data_ptr(), d.data_ptr(), *self._tail)
-        together(self._address, frame, self.threads)
+        together(self._address, frame, self._most)

@@ -36,15 +36,18 @@ KERNELS = ("pairs", "panels", "cycles")
 
 def square_(matrices: torch.Tensor, alpha: Scalar = 1) -> None:
     """Transpose square matrices (batch, n, n) in place, any strides, scaled by `alpha`."""
-    if not _has_kernels(matrices, alpha):
+    call = _square_call(matrices.shape, matrices.stride(), matrices.dtype, alpha)
+    if call is None:
         _by_way_of_a_copy(matrices, alpha)
-        return
-    _square_call(matrices.shape, matrices.stride(), matrices.dtype, alpha)(matrices.data_ptr())
+    else:
+        call(matrices.data_ptr())
 
 
 @lru_cache(maxsize=1024)
-def _square_call(shape: Sequence[int], strides: tuple[int, ...], dtype: torch.dtype, alpha: Scalar) -> _Call:
-    """The call that transposes square matrices of that layout."""
+def _square_call(shape: Sequence[int], strides: tuple[int, ...], dtype: torch.dtype, alpha: Scalar) -> _Call | None:
+    """The call that transposes square matrices of that layout; None where there is no kernel for them."""
+    if not _has_kernels(dtype, alpha):
+        return None
     (batch, n, _), (_, row, column) = shape, strides
     call = _Call(dtype, strides[0], math.prod(shape), alpha, min(n, SIDE), (max(row, column), min(row, column)))
     sides = max(n // SIDE, 1)
@@ -64,7 +67,7 @@ def rectangular_(matrices: torch.Tensor, alpha: Scalar = 1) -> None:
     _, rows, columns = matrices.shape
     size, step = matrices.itemsize, matrices.stride(2)
     whole = rows * columns * size <= PANEL
-    if not _has_kernels(matrices, alpha) or (step != 1 and not whole):
+    if not _has_kernels(matrices.dtype, alpha) or (step != 1 and not whole):
         _by_way_of_a_copy(matrices, alpha)
     elif whole:
         _panels(matrices, alpha, rows)
@@ -73,12 +76,12 @@ def rectangular_(matrices: torch.Tensor, alpha: Scalar = 1) -> None:
             _large(matrix, alpha)
 
 
-def _has_kernels(matrices: torch.Tensor, alpha: Scalar) -> bool:
-    if jit.fault() is not None or matrices.itemsize not in SQUARES:
+def _has_kernels(dtype: torch.dtype, alpha: Scalar) -> bool:
+    if jit.fault() is not None or dtype.itemsize not in SQUARES:
         return False
     from weft.cpu.gett.family import LOADABLE
 
-    return alpha == 1 or matrices.dtype in LOADABLE
+    return alpha == 1 or dtype in LOADABLE
 
 
 def kernel_of(name: str) -> int:
@@ -119,7 +122,7 @@ class _Call:
         """Run it on the matrices at an address."""
 
         frame = _Words(self._plan, 0, *self._scalars, address)
-        together(self._kernel, frame, min(torch.get_num_threads(), self._tasks) if 2 * self._bytes > SMALL else 1)
+        together(self._kernel, frame, self._tasks if 2 * self._bytes > SMALL else 1)
 
 
 def _panels(matrices: torch.Tensor, alpha: Scalar, height: int) -> None:

@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from weft.cpu.host import callback, together
+from weft.cpu.host import together
 from weft.cpu.jit import compiled
 from weft.library.factors import OperandFactor
 from weft.library.scheme import scheme_of
@@ -320,17 +320,9 @@ class FactorPass:
             self._a.address, 0, self._a.source(p, a, aux), p.data_ptr(), tops[A].data_ptr(), 0,
             self._b.address, 0, self._b.source(q, b, aux), q.data_ptr(), tops[B].data_ptr(), 0,
         )  # fmt: skip
-        run_kernel(self._kernel, frame, self._threads)
+        together(self._kernel, frame, self._threads)
         first, second = _REACHED.unpack(_WORDS.pack(frame[5], frame[11]))
         return float(first + second)
-
-
-def run_kernel(address: int, frame: object, threads: int) -> None:
-    """Run a kernel on its words in so many threads."""
-    if threads == 1:
-        callback(address)(frame)
-    else:
-        together(address, frame, min(threads, torch.get_num_threads()))
 
 
 _WORDS, _REACHED = struct.Struct("2q"), struct.Struct("2d")

@@ -20,10 +20,10 @@ from torch import Tensor
 from weft.cpu import jit
 from weft.cpu.gett import family as gett
 from weft.cpu.gett.family import best_schedule
-from weft.cpu.host import HUGE, advise, costs, reach
+from weft.cpu.host import HUGE, advise, costs, reach, together
 from weft.cpu.jit import compiled
 from weft.cpu.level import multiplies_by_mkl
-from weft.library.exponentials.factors import SHIFT, FactorPass, matrix_of, packing_of, run_kernel
+from weft.library.exponentials.factors import SHIFT, FactorPass, matrix_of, packing_of
 from weft.library.part import PartFinish
 from weft.library.scheme import scheme_of
 from weft.library.views import A, B, D
@@ -254,7 +254,7 @@ class LogarithmResults:
         to = d if self._follow is None else sums
         addresses = [each.data_ptr() for each in (sums, to, first, second)]
         frame = _Frame(0, self._table.ctypes.data, *addresses, *self._counts)
-        run_kernel(self._address, frame, self._threads)
+        together(self._address, frame, self._threads)
         if self._follow is not None:
             total = sums[: math.prod(self._shape)].view(self._shape)
             self._follow(total, None, self._follow.place(d), 0, aux)
