@@ -18,7 +18,15 @@ from weft.api.entry import bare, contraction
 from weft.api.keywords import signed
 from weft.api.lookup import as_key, one_of, said_options
 from weft.api.permute import moved, permute, words_of_permute
-from weft.base.arrays import as_results, as_tensors, is_array, returned, without_memory, without_neg
+from weft.base.arrays import (
+    as_results,
+    as_tensors,
+    is_array,
+    is_subclass,
+    returned,
+    without_memory,
+    without_neg,
+)  # fmt: skip
 from weft.base.describe import describe_many
 from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced
 from weft.engine.calls import CALLS
@@ -54,43 +62,56 @@ def einsum(*arguments: Any, **keywords: Any) -> Any:
     known, place = (None, None) if words is None else CALLS.find(words, given)
     if known is not None and (found := known(*given)) is not None:
         return found
-    return einsum_of_few(arguments, keywords, given, place)
+    return read_sum(arguments, keywords, given, place)
 
 
-def einsum_of_few(arguments: tuple[Any, ...], keywords: dict[str, Any], given: Sequence[Any], place: Any) -> Any:
-    """A sum of at most two operands, read in full; `place`: where a call of these tensors is kept."""
+def read_sum(
+    arguments: tuple[Any, ...], keywords: dict[str, Any], given: Sequence[Any], place: Any,
+    of_many: Callable[..., tuple[Any, Any]] | None = None,
+) -> Any:  # fmt: skip
+    """An einsum that is not known, read in full; `place`: where a call of these tensors is kept.
+
+    `of_many` makes a sum of three operands and more, and what makes it in later calls.
+    """
     with call_context(lambda: describe_einsum(arguments)):
         refuse_unknown("einsum", keywords)
-        if "optimize" in keywords:  # of two operands there is one order
-            read_order(keywords["optimize"])
-            keywords = {name: value for name, value in keywords.items() if name != "optimize"}
+        order = read_order(keywords["optimize"]) if "optimize" in keywords else "auto"
+        keywords = {name: value for name, value in keywords.items() if name != "optimize"}
         notation, operands = read_einsum(arguments)
-        if len(operands) > 1:
-            keywords = with_autocast(keywords, operands[0], operands[1], keywords.get("out"))
         if not operands:
             raise NotationError("einsum needs an equation and operands")
+        if len(operands) > 1:
+            keywords = with_autocast(keywords, operands[0], operands[1], keywords.get("out"))
         read, source = as_tensors(operands, read_flag("promote", keywords.get("promote", False)))
         tensors = [without_neg(tensor) for tensor in read]
-        notation = expand(notation, [tensor.dim() for tensor in tensors])
-        mode_extents(notation, [tensor.shape for tensor in tensors])
-        out = keywords.get("out")
-        target = as_results(out)
-        places = target if isinstance(target, tuple) else () if target is None else (target,)
-        if not is_traced(tensors):  # what has no memory overlaps nothing
-            check_places(places, tensors)
-        last = {name: value for name, value in keywords.items() if value is not out or name != "out"}
         check_functions(keywords, len(tensors))
-        text = arguments[0] if type(arguments[0]) is str and "..." not in arguments[0] else None
-        if len(tensors) == 1:
-            result, known = _of_one(notation, text, tensors[0], last, target)
+        if len(tensors) < 3 or of_many is None:
+            text = arguments[0] if type(arguments[0]) is str and "..." not in arguments[0] else None
+            result, known = _of_few(notation, text, tensors, keywords)
         else:
-            equation = text or (*notation.inputs, notation.output)
-            result = contract(equation, *tensors, out=target, **last)
-            pair = _known_pair(equation, tensors, last)
-            known = None if pair is None else pair.run
-    if place is not None and all(map(is_, tensors, given)):
+            result, known = of_many(notation, tensors, keywords, order)
+    if place is not None and not is_subclass(source) and all(map(is_, tensors, given)):
         CALLS.keep(place, given, known)
-    return returned(source, out, result, read_flag("return_arg", keywords.get("return_arg", False)))
+    places = read_flag("return_arg", keywords.get("return_arg", False))
+    return returned(source, keywords.get("out"), result, places)
+
+
+def _of_few(
+    notation: Notation, text: str | None, tensors: list[torch.Tensor], keywords: dict[str, Any]
+) -> tuple[Any, Callable[..., Any] | None]:
+    """The sum of one operand or two, and its known call; `text`: the equation, where it was given as text."""
+    notation = expand(notation, [tensor.dim() for tensor in tensors])
+    mode_extents(notation, [tensor.shape for tensor in tensors])
+    target = as_results(keywords.get("out"))
+    if not is_traced(tensors):  # what has no memory overlaps nothing
+        check_places(target if isinstance(target, tuple) else () if target is None else (target,), tensors)
+    last = {name: value for name, value in keywords.items() if name != "out"}
+    if len(tensors) == 1:
+        return _of_one(notation, text, tensors[0], last, target)
+    equation = text or (*notation.inputs, notation.output)
+    result = contract(equation, *tensors, out=target, **last)
+    pair = _known_pair(equation, tensors, last)
+    return result, None if pair is None else pair.run
 
 
 def einsum_words(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Any, tuple[Any, ...]]:

@@ -5,35 +5,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from operator import is_
 from typing import Any, Literal, Unpack, overload
 
 import torch
 
-from weft.api.autocast import with_autocast
-from weft.api.einsum import (
-    check_functions,
-    check_places,
-    describe_einsum,
-    einsum_of_few,
-    einsum_words,
-    read_einsum,
-    read_order,
-)
+from weft.api.einsum import check_places, einsum_words, read_sum
 from weft.api.entry import contraction
 from weft.api.keywords import EinsumKeywords, Function, NetworkKeywords, signed
 from weft.base.arrays import (
     Array,
     Scaled,
-    any_autocast,
     as_results,
     as_tensor,
     as_tensors,
     is_array,
-    is_subclass,
     outside_inference,
-    returned,
-    without_neg,
     written,
 )
 from weft.base.describe import describe_many
@@ -52,7 +38,7 @@ from weft.planner.options import LAST, Options
 from weft.planner.request import HOOKS
 from weft.plans.derivatives import asked
 from weft.plans.intermediates import step_options
-from weft.plans.keywords import read_options, refuse_unknown
+from weft.plans.keywords import read_options
 from weft.spec import Label, Notation
 from weft.spec.arguments import read_flag, read_sequence
 from weft.spec.memory import overlaps_itself
@@ -234,8 +220,7 @@ def einsum(*arguments: Any, **keywords: Any) -> Any:
     known, place = (None, None) if words is None else CALLS.find(words, given)
     if known is not None and (found := known(*given)) is not None:
         return found
-    few = len(arguments) < 4 and not (len(arguments) == 2 and isinstance(arguments[1], (list, tuple)))
-    return (einsum_of_few if few else einsum_of_many)(arguments, keywords, given, place)
+    return read_sum(arguments, keywords, given, place, _of_many)
 
 
 _NETWORKS = Memo("einsum: networks", 1024)  # plans, by notation, shapes, types and keywords
@@ -245,29 +230,10 @@ EPILOGUE = HOOKS.index("epilogue")
 Pair = tuple[int, int, Notation]  # which two meet, operands first and then results, and what is made of them
 
 
-def einsum_of_many(arguments: tuple[Any, ...], keywords: dict[str, Any], given: Sequence[Any], place: Any) -> Any:
-    """`weft.einsum` of any number of operands, read in full; `place`: where a call of these tensors is kept."""
-    with call_context(lambda: describe_einsum(arguments)):
-        refuse_unknown("einsum", keywords)
-        order: Any = "auto"
-        if "optimize" in keywords:
-            order = read_order(keywords["optimize"])
-            keywords = {name: value for name, value in keywords.items() if name != "optimize"}
-        notation, operands = read_einsum(arguments)
-        if len(operands) < 3:
-            return einsum_of_few(arguments, keywords, given, place)
-        if any_autocast():
-            keywords = with_autocast(keywords, operands[0], operands[1], keywords.get("out"))
-        found, source = as_tensors(operands, read_flag("promote", keywords.get("promote", False)))
-        tensors = [without_neg(tensor) for tensor in found]
-        check_functions(keywords, len(tensors))
-        known = _met_by_kernel(notation, tensors, keywords, order)
-        result = None if known is None else known(*tensors)
-        if known is None:
-            result, known = _run(notation, tensors, keywords, order)
-    if place is not None and not is_subclass(source) and all(map(is_, tensors, given)):
-        CALLS.keep(place, given, known)
-    return returned(source, keywords.get("out"), result, False)
+def _of_many(notation: Notation, tensors: list[torch.Tensor], keywords: dict[str, Any], order: Any) -> tuple[Any, Any]:
+    """The sum of three operands and more, and what makes that of later calls, where they need not be read."""
+    known = _met_by_kernel(notation, tensors, keywords, order)
+    return _run(notation, tensors, keywords, order) if known is None else (known(*tensors), known)
 
 
 def _met_by_kernel(
