@@ -363,9 +363,7 @@ def test_einsum_of_many_takes_what_the_last_step_may_be_asked_for() -> None:
 def test_an_equal_einsum_is_found_by_one_look_up(monkeypatch: pytest.MonkeyPatch) -> None:
     net = chain(5, seed=5)
     weft.einsum(net.equation, *net.tensors)
-    from weft.networks import public
-
-    monkeypatch.setattr(public, "read_einsum", None)  # a call that is read again fails
+    monkeypatch.setattr("weft.api.einsum.read_einsum", None)  # a call that is read again fails
     again = [tensor.clone() for tensor in net.tensors]
     torch.testing.assert_close(weft.einsum(net.equation, *again), net.expected)
 
