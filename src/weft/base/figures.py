@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
 import math
 import re
 from collections.abc import Iterable
@@ -85,6 +86,16 @@ def given(number: int) -> str:
 def share(part: float) -> str:
     """A ratio in per cent: ``share(0.892)`` is ``"89%"``."""
     return f"{100 * part:.0f}%" if math.isfinite(part) else "-"
+
+
+def digest(value: Any, size: int = 8) -> str:
+    """A digest of so many bytes of a value as text."""
+    return hashlib.blake2b(repr(value).encode(), digest_size=size).hexdigest()
+
+
+def shortened(text: str, most: int = 120, kept: int = 80) -> str:
+    """Text that people can read where it is short; where it is not, its beginning, with a digest of all of it."""
+    return text if len(text) <= most else f"{text[:kept]}... ({digest(text)})"
 
 
 def _digits(value: float) -> str:

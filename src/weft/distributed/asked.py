@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,6 +13,7 @@ from weft.api.keywords import Equation
 from weft.api.lookup import read_notation
 from weft.api.selection import INDEX, check_selected
 from weft.base.arrays import as_tensor, grad_mode, is_transforming
+from weft.base.figures import shortened
 from weft.distributed.placement import (
     LocalBlock,
     Placed,
@@ -243,13 +243,8 @@ def computed(request: Request) -> dict[str, str]:
     graphs = dict(zip(HOOKS, (functions.a, functions.b, functions.c, functions.epilogue), strict=True))
     if algebra is not None:
         graphs |= {"the algebra's combine": algebra.combine, "its reduce": algebra.reduce}
-    return {f"what {name} computes": _in_a_line(graph.identity) for name, graph in graphs.items() if graph is not None}
-
-
-def _in_a_line(text: str) -> str:
-    line = text.replace("\n", "; ")
-    digest = hashlib.blake2b(line.encode(), digest_size=8).hexdigest()
-    return line if len(line) <= 200 else f"{line[:120]}... ({digest})"
+    lines = {name: graph.identity.replace("\n", "; ") for name, graph in graphs.items() if graph is not None}
+    return {f"what {name} computes": shortened(line, 200, 120) for name, line in lines.items()}
 
 
 def check_part(name: str, tensor: torch.Tensor, like: torch.Tensor, term: Sequence[Label]) -> None:

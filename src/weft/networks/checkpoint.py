@@ -29,6 +29,7 @@ import torch
 
 from weft.algebra import NAMED, Algebra
 from weft.base.arrays import as_bytes, without_neg
+from weft.base.figures import digest, shortened
 from weft.base.files import write_whole
 from weft.errors import ArgumentError, WeftError
 from weft.fn import trace
@@ -183,8 +184,8 @@ def identity_of(network: NetworkPlan) -> dict[str, str]:
     options = settings.options
     algebra = options.algebra
     return {
-        "shapes of operands": _shortened(",".join(str(operand.shape) for operand in graph.operands)),
-        "types": _shortened(", ".join(dtype_name(network.whole_dtypes[node]) for node in sorted(network.whole_dtypes))),
+        "shapes of operands": shortened(",".join(str(operand.shape) for operand in graph.operands)),
+        "types": shortened(", ".join(dtype_name(network.whole_dtypes[node]) for node in sorted(network.whole_dtypes))),
         "labels": digest((graph.terms, graph.output, graph.extents)),
         "path": digest((network.path, network.folded.given)),
         "slices": f"{network.tree.slices} over {_sliced(network.tree)}",
@@ -246,13 +247,3 @@ def _algebra(algebra: Algebra, dtype: torch.dtype) -> str:
     except WeftError:  # as for functions
         return algebra.name
     return f"{algebra.name} ({digest((traced.combine.identity, traced.reduce.identity, traced.identity))})"
-
-
-def digest(value: Any, size: int = 8) -> str:
-    """A digest of so many bytes of a value as text."""
-    return hashlib.blake2b(repr(value).encode(), digest_size=size).hexdigest()
-
-
-def _shortened(text: str) -> str:
-    """Text that people can read where it is short; with a digest of all of it where it is not."""
-    return text if len(text) <= 120 else f"{text[:80]}... ({digest(text)})"

@@ -22,13 +22,13 @@ from typing import Any
 import torch
 
 from weft.base.arrays import grad_mode
-from weft.base.figures import counted, si
+from weft.base.figures import counted, digest, si
 from weft.distributed.lanes import on
 from weft.distributed.link import Link, read_link
 from weft.distributed.ranks import Ranks, lines_of, ranks_of, shape_of
 from weft.distributed.strategy import RankReduction
 from weft.errors import ArgumentError, RankError, UnsupportedError, WorkspaceError
-from weft.networks.checkpoint import digest, identity_of
+from weft.networks.checkpoint import identity_of
 from weft.networks.memory import fitted_slices
 from weft.networks.modes import Modes, ModesPlan, ModesRun, Prices
 from weft.networks.order import Orders, orders_of

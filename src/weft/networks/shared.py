@@ -19,11 +19,12 @@ from typing import Any, NamedTuple
 
 import torch
 
+from weft.base.figures import digest
 from weft.distributed.link import broadcast
 from weft.distributed.moves import reduced
 from weft.distributed.ranks import Ranks, ranks_of, shape_of
 from weft.errors import ArgumentError, RankError, ShapeError
-from weft.networks.checkpoint import Checkpoint, Saved, digest, done, identity_of, values_of
+from weft.networks.checkpoint import Checkpoint, Saved, done, identity_of, values_of
 from weft.networks.plan import NetworkPlan
 from weft.networks.work import Scaling, Slices, SliceWork, Summing
 from weft.plans.intermediates import WIDER
