@@ -6,7 +6,7 @@ Gradients are an operation of their own, which makes the cascade again: nothing 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -89,16 +89,8 @@ class CascadeCall:
         self, tensors: Sequence[Tensor], grads: Sequence[Tensor | None], wanted: Sequence[int]
     ) -> list[Tensor]:
         """The gradients of the tensors at the places `wanted`, from those of the results."""
-        with autograd_within(), grad_mode(True):
-            leaves = [each.detach().requires_grad_(at in wanted) for at, each in enumerate(tensors)]
-            found = self.run(leaves)
-            each = zip(found, grads, strict=True)
-            pairs = [(value, grad) for value, grad in each if grad is not None and value.requires_grad]
-            places = [leaves[at] for at in wanted]
-            if not pairs:
-                return [torch.zeros_like(each) for each in places]
-            values, given = zip(*pairs, strict=True)
-            made = torch.autograd.grad(values, places, given, allow_unused=True, materialize_grads=True)
+        with autograd_within():
+            made = gradients_of(self.run, tensors, grads, wanted)
         return [grad.contiguous() for grad in made]
 
     def gradient_results(
@@ -107,6 +99,21 @@ class CascadeCall:
         """Empty tensors as gradients will be."""
         places = [tensors[at] for at in wanted]
         return [torch.empty(each.shape, dtype=each.dtype, device=each.device) for each in places]
+
+
+def gradients_of(
+    run: Callable[[list[Tensor]], Sequence[Tensor]], tensors: Sequence[Tensor], grads: Sequence[Tensor | None],
+    wanted: Sequence[int],
+) -> list[Tensor]:  # fmt: skip
+    """The gradients of the tensors at the places `wanted`, from those of what `run` makes of all tensors."""
+    with grad_mode(True):
+        leaves = [each.detach().requires_grad_(at in wanted) for at, each in enumerate(tensors)]
+        each, places = zip(run(leaves), grads, strict=True), [leaves[at] for at in wanted]
+        pairs = [(value, grad) for value, grad in each if grad is not None and value.requires_grad]
+        if not pairs:
+            return [torch.zeros_like(each) for each in places]
+        values, given = zip(*pairs, strict=True)
+        return list(torch.autograd.grad(values, places, given, allow_unused=True, materialize_grads=True))
 
 
 def derived(text: str, tensors: Sequence[Tensor]) -> list[Tensor]:

@@ -16,6 +16,7 @@ from jax.interpreters import ad, batching, mlir
 import jax
 from weft.algebra import NAMED, Algebra
 from weft.base.arrays import grad_mode, without_autocast
+from weft.compiled.cascades import gradients_of
 from weft.compiled.text import read, settled_algebra
 from weft.errors import DTypeError, UnsupportedError, WeftError
 from weft.jax.custom_call import CustomCallSpec, Tensors, register
@@ -286,12 +287,9 @@ class Gradient(JaxOperation):
 
     def computed(self, operands: Tensors) -> list[torch.Tensor]:
         given, cotangents = operands[: len(self.floating)], operands[len(self.floating) :]
-        leaves = [each.detach().requires_grad_(smooth) for each, smooth in zip(given, self.floating, strict=True)]
-        with grad_mode(True):
-            found, asked = self.of.computed(leaves), [each for each in leaves if each.requires_grad]
-            conjugates = [each.conj() for each in cotangents]  # torch's gradients are conjugates of JAX's
-            grads = torch.autograd.grad(found, asked, conjugates, allow_unused=True, materialize_grads=True)
-        return [grad.conj() for grad in grads]
+        wanted = [at for at, smooth in enumerate(self.floating) if smooth]
+        conjugates = [each.conj() for each in cotangents]  # torch's gradients are conjugates of JAX's
+        return [grad.conj() for grad in gradients_of(self.of.computed, given, conjugates, wanted)]
 
 
 def by_torch(operation: JaxOperation, *operands: Any) -> tuple[Any, ...]:
