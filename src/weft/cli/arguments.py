@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from weft.base.figures import nearest
 from weft.errors import NotationError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -147,7 +148,6 @@ def _function(name: str) -> Callable[..., Any]:
     import torch
 
     from weft import functions
-    from weft.base.figures import nearest
 
     rooms = (torch.nn.functional, torch, functions)
     found = next((each for room in rooms if callable(each := getattr(room, name, None))), None)

@@ -9,9 +9,12 @@ from typing import Annotated, Any
 import typer
 
 from weft.base.figures import counted, si
+from weft.base.files import hand_out
 from weft.cli.arguments import split
 from weft.cli.terminal import MISUSED, WRONG, console, end, errors_in_a_line
 from weft.errors import UnsupportedError
+from weft.machine.store import cache_directory
+from weft.tune.cache import ABOUT, cleared, entries, exported, imported, known
 
 Rooms = Annotated[str | None, typer.Option(help="Some rooms: schedules,tuning,ceilings,selftest,cpu, and so on.")]
 
@@ -33,9 +36,6 @@ def _default(context: typer.Context) -> None:
 def show(rooms: Rooms = None, entries: Annotated[bool, typer.Option(help="Every entry, too.")] = False) -> None:
     """List what is there, where, and how large it is."""
     with errors_in_a_line():
-        from weft.machine.store import cache_directory
-        from weft.tune.cache import ABOUT
-
         found = _found(rooms)
         typer.echo(f"{cache_directory()} (WEFT_CACHE_DIR moves it)")
         for room in dict.fromkeys(entry.room for entry in found):
@@ -66,9 +66,6 @@ def export(
 ) -> None:
     """Write all entries to one JSON file."""
     with errors_in_a_line():
-        from weft.base.files import hand_out
-        from weft.tune.cache import exported
-
         document = exported(_named(rooms))
         hand_out(file, json.dumps(document, indent=1, allow_nan=False) + "\n")
         typer.echo(f"wrote {counted(len(document['entries']), 'entry', 'entries')} to {file}")
@@ -77,8 +74,6 @@ def export(
 def take(file: Annotated[Path, typer.Argument(help="An exported file.", exists=True, dir_okay=False)]) -> None:
     """Take over the entries of an exported file. Tuned schedules serve where device and software are the same."""
     with errors_in_a_line():
-        from weft.tune.cache import imported
-
         try:
             document: Any = json.loads(file.read_text())
         except (OSError, ValueError, RecursionError):
@@ -92,8 +87,6 @@ def take(file: Annotated[Path, typer.Argument(help="An exported file.", exists=T
 def clear(rooms: Rooms = None, yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False) -> None:
     """Remove weft's files; what else is stored there stays, and links are not followed."""
     with errors_in_a_line():
-        from weft.tune.cache import cleared
-
         found = _found(rooms)
         size = si(sum(entry.size for entry in found), "B")
         if found and not yes and not typer.confirm(f"Remove {counted(len(found), 'file')} ({size})?"):
@@ -103,13 +96,9 @@ def clear(rooms: Rooms = None, yes: Annotated[bool, typer.Option("--yes", help="
 
 
 def _found(rooms: str | None) -> list[Any]:
-    from weft.tune.cache import entries
-
     wanted = _named(rooms)
     return [entry for entry in entries() if not wanted or entry.room in wanted]
 
 
 def _named(rooms: str | None) -> tuple[str, ...]:
-    from weft.tune.cache import known
-
     return known(split(rooms))

@@ -9,7 +9,10 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.text import Text
 
+from weft.base.figures import duration
+from weft.base.version import __version__
 from weft.cli.arguments import read_device
 from weft.cli.terminal import WRONG, console, errors_in_a_line, progress
 from weft.errors import UnsupportedError
@@ -38,11 +41,6 @@ class DoctorLine:
         return self.verdict in ("failed", "broken")
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to `app`."""
-    app.command()(doctor)
-
-
 def doctor(
     backend: Annotated[str, typer.Option(help="auto (all that can run here), triton or cpu.")] = "auto",
     device: Annotated[str | None, typer.Option(help="cuda, cuda:1, ...; a GPU where there is one.")] = None,
@@ -69,7 +67,6 @@ def doctor(
 
 def _print_first_call(device: str, as_json: bool) -> None:
     """The phases of a first call, a line each."""
-    from weft.base.figures import duration
     from weft.cli.first_call import measured
 
     try:
@@ -140,7 +137,6 @@ def versions(target: Target) -> dict[str, str | None]:
     """The installed versions that matter to a device."""
     import torch
 
-    from weft.base.version import __version__
     from weft.machine.stamp import driver_version
     from weft.planner.registry import triton_version
 
@@ -188,7 +184,6 @@ def _print(lines: list[DoctorLine], software: Mapping[str, Mapping[str, str | No
 
 def _families(lines: Iterable[DoctorLine]) -> Table:
     from rich.table import Table
-    from rich.text import Text
 
     table = Table(box=None, pad_edge=False)
     for title in ("backend", "family"):

@@ -13,8 +13,6 @@ from weft.base.extensions import COMMANDS, found, hint, reader
 from weft.base.figures import counted
 from weft.base.version import __version__
 from weft.cli import cache as cache_commands
-from weft.cli import doctor as doctor_command
-from weft.cli import tune as tune_commands
 from weft.cli.arguments import (
     FunctionName,
     read_contraction,
@@ -25,7 +23,10 @@ from weft.cli.arguments import (
     read_operands,
     read_strides,
 )
+from weft.cli.doctor import doctor
 from weft.cli.terminal import MISUSED, console, device_ceilings, end, errors_in_a_line, progress
+from weft.cli.tune import tune
+from weft.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from weft.planner.planner import Choice
@@ -104,8 +105,6 @@ def warm(
 
 
 def _text(file: Path) -> str:
-    from weft.errors import UnsupportedError
-
     try:
         return file.read_text()
     except UnicodeDecodeError:
@@ -208,7 +207,6 @@ def explain(
 
 
 def _exported(request: Request, contraction: Contraction, choice: Choice | None, folder: Path) -> list[Path]:
-    from weft.errors import UnsupportedError
     from weft.planner.registry import need_triton
 
     if choice is None or request.target.kind != "cuda":
@@ -232,7 +230,7 @@ def info(
         typer.echo(describe(place, device_ceilings(place, may_measure=measure, refresh=refresh)))
 
 
-tune_commands.register(app)
+app.command()(tune)
 cache_commands.register(app)
-doctor_command.register(app)
+app.command()(doctor)
 _add_commands()

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.text import Text
 
 from weft.base.extensions import provided
 from weft.base.figures import duration
@@ -37,10 +38,6 @@ if TYPE_CHECKING:
     from weft.tune.candidates import Effort
 
 CPU_WORK = 1 << 22  # multiply-adds of a suite's case on a CPU, as in `weft bench`
-
-def register(app: typer.Typer) -> None:
-    """Add the command to `app`."""
-    app.command()(tune)
 
 
 def tune(
@@ -178,7 +175,6 @@ def _calibrate(jobs: list[Job], effort: Effort, out: Path | None) -> None:
 
 def _print(run: TuningRun) -> None:
     from rich.table import Table
-    from rich.text import Text
 
     from weft.cli.tuning import figures
 

@@ -11,8 +11,9 @@ from typing import Any
 import torch
 
 from weft.api.describe import hypothetical
+from weft.base.files import hand_out
 from weft.errors import UnsupportedError, WeftError
-from weft.machine.stamp import device_stamp
+from weft.machine.stamp import command, commit, device_stamp
 from weft.machine.statistics import Interval, mean_ratio
 from weft.planner import tuned as tuned_schedules
 from weft.planner.keys import NotSerializable, digest, serialize_description
@@ -116,23 +117,12 @@ class TuningRun:
 
     @classmethod
     def on(cls, device: torch.device, effort: Effort, suite: str = "") -> TuningRun:
-        from weft.machine.stamp import command, commit
-
         about = {"command": command(), "commit": commit(), "date": now()}
         return cls(device_stamp(device), effort, suite, about)
 
     def document(self) -> dict[str, Any]:
-        return {
-            "what": "weft tune",
-            "format": FORMAT,
-            "suite": self.suite,
-            "device": self.device,
-            **self.about,
-            "effort": asdict(self.effort),
-            "ended": self.ended,
-            "skipped": self.skipped,
-            "cases": self.cases,
-        }
+        found = asdict(self)
+        return {"what": "weft tune", "format": FORMAT, **found.pop("about"), **found}
 
     def find(self, job: Job) -> dict[str, Any] | None:
         wanted = job.group, job.name, job.mark
@@ -208,7 +198,6 @@ def _tuned(
 
 def _stored(choice: Any, found: Any) -> dict[str, Any]:
     """A schedule stored before; the model's time is that of its tuning, where the model still says the same."""
-
     model = next(rank for rank in found.ranked if rank.schedule == choice.best.schedule)
     ratio = found.best.measured / model.measured if model.measured else None
     return {
@@ -227,8 +216,6 @@ def _stored(choice: Any, found: Any) -> dict[str, Any]:
 
 def save(run: TuningRun, file: Path) -> None:
     """Write the record, whole or not at all."""
-    from weft.base.files import hand_out
-
     file.parent.mkdir(parents=True, exist_ok=True)
     hand_out(file, json.dumps(run.document(), indent=1, allow_nan=False) + "\n")
 
