@@ -66,9 +66,8 @@ def way(strategy: Strategy, names: tuple[str, str, str] = ("A", "B", "D")) -> li
         said = moves + _when(strategy.ways[tensor.name]) if moves else "stays"
         found.append(f"  {name}: {said}")
     for each in strategy.reductions:
-        to = "" if each.target is None else f" along '{label_text(each.target)}'"
-        summed = "values with their indices" if problem.pairs else "sums"
-        found.append(f"  {d}: {each.kind} of {summed}{to}{_when(strategy.ways['sums'], after=True)}")
+        said = each.said(" of values with their indices" if problem.pairs else " of sums")
+        found.append(f"  {d}: {said}{_when(strategy.ways['sums'], after=True)}")
     moves = strategy.leaving.said()
     if moves:
         found.append(f"  {d}: {moves}{_when(strategy.ways['d'], after=True)}")

@@ -22,7 +22,7 @@ from typing import Literal
 from weft.base.cached import cached_property
 from weft.distributed.moves import TensorRoute
 from weft.distributed.placement import Placed, Places, RankProblem, Span, chunk, chunks, runs_of
-from weft.spec.notation import Label
+from weft.spec.notation import Label, label_text
 
 Way = Literal["still", "ahead", "range", "pieces"]
 BY_PARTS = ("range", "pieces")
@@ -39,6 +39,10 @@ class RankReduction:
     @property
     def kind(self) -> str:
         return "all-reduce" if self.target is None else "reduce-scatter"
+
+    def said(self, of: str = "") -> str:
+        """The collective, `of` something, and the label along which it splits."""
+        return f"{self.kind}{of}" + ("" if self.target is None else f" along '{label_text(self.target)}'")
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from weft.distributed.placement import LocalBlock, Span, Spans, chunk
 from weft.distributed.ranks import Ranks
 from weft.distributed.strategy import BY_PARTS, LoopStep, RankReduction
 from weft.distributed.work import RankCall
-from weft.spec.notation import Label, label_text
+from weft.spec.notation import Label
 
 Tensors = tuple[torch.Tensor, ...]
 
@@ -150,11 +150,7 @@ class RankSums:
             self._leave(at, step, [block.tensor for block in self.held.pop(at)], computed)
 
     def _named(self) -> str:
-        texts = [
-            each.kind if each.target is None else f"{each.kind} along '{label_text(each.target)}'"
-            for each in self.reductions
-        ]
-        return ", ".join(texts)
+        return ", ".join(each.said() for each in self.reductions)
 
     def _scattered(self, blocks: Sequence[LocalBlock]) -> Tensors:
         """This rank's share of a part that has one of every rank; in D's order."""
