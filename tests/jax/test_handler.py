@@ -14,7 +14,7 @@ jax = pytest.importorskip("jax")
 
 import weft.jax  # noqa: E402
 from forked import said  # noqa: E402
-from weft.jax import custom_call, handler  # noqa: E402
+from weft.jax import custom_call  # noqa: E402
 from weft.planner.schedule import Launched  # noqa: E402
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
@@ -47,7 +47,7 @@ def answered(place):
 def test_a_kept_call_stays_while_a_thread_is_in_it():
     missed, entered, leave, seen = [], threading.Event(), threading.Event(), []
     python = custom_call.HANDLER(lambda frame, answer: (missed.append(frame), answered(answer)))
-    site = handler.site_of(ctypes.cast(python, ctypes.c_void_p).value, False, 1, 0)
+    site = custom_call.site_of(ctypes.cast(python, ctypes.c_void_p).value, False, 1, 0)
 
     def waiting(words):
         entered.set()

@@ -14,7 +14,7 @@ jnp = jax.numpy
 
 import weft.jax  # noqa: E402
 from weft.errors import ArgumentError, DTypeError, FunctionError, NotationError, ShapeError, UnsupportedError  # noqa: E402
-from weft.jax import custom_call, handler  # noqa: E402
+from weft.jax import custom_call  # noqa: E402
 
 
 def drawn(seed, *shapes):
@@ -282,13 +282,13 @@ def test_a_program_that_is_first_run_within_autocast_is_as_any_other(call):
 
 def test_the_library_of_handlers_is_kept_and_made_anew_where_it_is_damaged(monkeypatch, tmp_path):
     monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path))
-    built, build = [], handler._build
-    monkeypatch.setattr(handler, "_build", lambda file: built.append(file) or build(file))
+    built, build = [], custom_call._build_library
+    monkeypatch.setattr(custom_call, "_build_library", lambda file: built.append(file) or build(file))
     for expected in (1, 1, 2):
         if expected == 2:
             kept = next((tmp_path / "jax").glob("*.json"))
             kept.write_bytes(kept.read_bytes()[:-100])
-        assert handler._library.__wrapped__().weft_handler
+        assert custom_call._handler_library.__wrapped__().weft_handler
         assert len(built) == expected
 
 

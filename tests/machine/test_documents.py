@@ -231,13 +231,13 @@ def code() -> Callable[[], bool]:
 
 
 def handlers() -> Callable[[], bool]:
-    handler = pytest.importorskip("weft.jax.handler")
+    custom_call = pytest.importorskip("weft.jax.custom_call")
     library = base64.b64encode(zlib.compress(b"a library")).decode()
-    Store("jax").save(handler._key(), {"library": library})
+    Store("jax").save(custom_call._library_key(), {"library": library})
 
     def read() -> bool:
-        assert handler._kept() in (None, b"a library", b"")
-        return handler._kept() == b"a library"
+        assert custom_call._kept_library() in (None, b"a library", b"")
+        return custom_call._kept_library() == b"a library"
 
     return read
 

@@ -3,18 +3,27 @@
 XLA calls a handler of C's calling convention, on a CPU in one of its threads, for a GPU when it comes to the call in
 the stream (https://openxla.org/xla/custom_call; the structures are those of `xla/ffi/api/c_api.h`, whose layout is
 stable). The handler looks at XLA's buffers as torch tensors and launches weft's kernels on XLA's stream. What it has
-bound to buffers is launched without Python when they come again: see `handler`. Where XLA records a program as a CUDA
-graph, the launches of a call become part of it: see `_Recorded`.
+bound to buffers is launched without Python when they come again: by the handlers of `handler.c`. Where XLA records a
+program as a CUDA graph, the launches of a call become part of it: see `_Recorded`.
+
+A C compiler builds those at the first custom call. The store keeps the library by its source, XLA's header and the
+machine; one that is not as it was written is built anew. Without a compiler Python's handler runs every call.
 """
 
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import math
+import shutil
+import subprocess
+import tempfile
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import cache, lru_cache, partial
+from pathlib import Path
+from platform import machine, system
 from typing import Any, NamedTuple
 
 import torch
@@ -22,14 +31,16 @@ import torch
 import jax
 from weft.base.arrays import without_autocast
 from weft.base.bounded_cache import BoundedCache
+from weft.base.log import log
 from weft.engine.memo import keeps
-from weft.jax.handler import site_of
+from weft.machine.store import Store, as_text, from_text
 from weft.planner.validity import default_precision, precision
 
 Address = int
 Tensors = list[torch.Tensor]
 Run = Callable[[Tensors, Tensors], Any]  # of operands, and of places for the results
-
+_ROOM = "jax"  # of the store
+_SOURCE = Path(__file__).with_name("handler.c")
 _KNOWN = 256  # sets of buffers of one call, by their addresses
 _EXECUTE, _INTERNAL = 3, 13  # a stage, an error code
 _IN_GRAPHS = 1  # a trait: what a call launches may be recorded
@@ -298,3 +309,92 @@ def _on(stream: Any, call: Callable[[], Any]) -> Any:
 
 def _set(stream: int, device: int, kind: int) -> None:
     torch._C._cuda_setStream(stream_id=stream, device_index=device, device_type=kind)
+
+
+class Site:
+    """One custom call's handler; `address` is what XLA calls, and `keep` what it need not ask Python for."""
+
+    def __init__(self, library: Any, number: int) -> None:
+        self._library, self._number = library, number
+        self.address = library.weft_handler(number)
+        self._lock = threading.Lock()
+        self._kept: dict[int, Any] = {}  # what the words of each kept call point to
+
+    def keep(self, buffers: Sequence[int], stream: int, bound: Any) -> None:
+        """Launch what a call of these buffers has bound, where that is one kernel, or one function on one thread."""
+        held = getattr(bound, "held", None)
+        call = None if held is None else held.launched()
+        if call is None:
+            return
+        count = len(call.words)
+        places, grid = (ctypes.c_void_p * len(buffers))(*buffers), (ctypes.c_uint * 3)(*call.grid)
+        with self._lock:
+            kept = self._library.weft_keep(
+                self._number, places, ctypes.c_void_p(stream), ctypes.c_void_p(call.function), grid, call.threads,
+                call.shared, int(call.follows), (ctypes.c_void_p * count)(*call.words),
+                (ctypes.c_int * count)(*call.sizes), count,
+            )  # fmt: skip
+            if kept is not None:
+                self._kept[kept] = bound
+            while (gone := self._library.weft_gone(self._number)) is not None:
+                del self._kept[gone]
+
+
+def site_of(handler: int, gpu: bool, operands: int, results: int) -> Site | None:
+    """A site for Python's handler at that address; None where C is not to be had."""
+    library = _handler_library()
+    if library is None:
+        return None
+    launch = capturing = None
+    if gpu:
+        from weft.gpu.common.driver import loaded_driver
+
+        driver = loaded_driver()
+        launch = ctypes.cast(driver.cuLaunchKernelEx, ctypes.c_void_p)
+        capturing = ctypes.cast(driver.cuStreamIsCapturing, ctypes.c_void_p)
+    interrupt = ctypes.cast(ctypes.pythonapi.PyErr_SetInterrupt, ctypes.c_void_p)
+    number = library.weft_site(ctypes.c_void_p(handler), interrupt, launch, capturing, operands, results)
+    return Site(library, number) if number >= 0 else None
+
+
+@cache
+def _handler_library() -> Any:
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder, "handler.so")
+            kept = _kept_library()
+            if kept is None:
+                _build_library(file)
+            else:
+                file.write_bytes(kept)
+            library = ctypes.CDLL(str(file))
+        for function in (library.weft_handler, library.weft_keep, library.weft_gone):
+            function.restype = ctypes.c_void_p
+        return library
+    except (AttributeError, OSError, subprocess.SubprocessError) as error:
+        log.info("custom calls of JAX are run by Python: %s", error)
+        return None
+
+
+def _kept_library() -> bytes | None:
+    """The library as an earlier process built it."""
+    with suppress(KeyError, TypeError, ValueError):
+        value: Any = Store(_ROOM).load(_library_key())
+        return from_text(value["library"])
+    return None
+
+
+def _build_library(file: Path) -> None:
+    """Write the library, and keep it; raises `OSError` or `SubprocessError` where it cannot be made."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        raise OSError("there is no C compiler")
+    words = ["-O2", "-shared", "-fPIC", f"-I{jax.ffi.include_dir()}", str(_SOURCE), "-o", str(file), "-lpthread"]
+    subprocess.run([compiler, *words], check=True, capture_output=True, timeout=60)
+    Store(_ROOM).save(_library_key(), {"library": as_text(file.read_bytes())})
+
+
+def _library_key() -> dict[str, str]:
+    header = Path(jax.ffi.include_dir(), "xla", "ffi", "api", "c_api.h").read_bytes()
+    source = hashlib.sha256(_SOURCE.read_bytes() + header).hexdigest()
+    return {"source": source, "machine": machine(), "system": system()}
