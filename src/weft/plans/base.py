@@ -15,7 +15,8 @@ from weft.base.arrays import outside_transforms, written
 from weft.base.bounded_cache import BoundedCache
 from weft.base.describe import folded
 from weft.base.extensions import reader
-from weft.base.memory import check_room, workspace_error
+from weft.base.memory import check_room, new_tensor, workspace_error
+from weft.engine.calls import Calls
 from weft.errors import UnsupportedError, is_out_of_memory
 from weft.fn.trace import Watched
 from weft.planner.planner import Choice
@@ -26,6 +27,7 @@ from weft.planner.validity import generation
 from weft.plans.derivatives import differentiable
 from weft.plans.promoting import PromotingLaunch, promotes
 from weft.plans.tiers import Served, ServiceRequest, Wanted, served
+from weft.spec.contraction import output_shape
 
 if TYPE_CHECKING:
     from weft.plans.explain.data import Report
@@ -61,15 +63,22 @@ class PlanBase:
     that it knows and differ in the variant that they stand for.
     """
 
-    shape: tuple[int, ...]
-    dtypes: tuple[torch.dtype, ...]  # of all results
     _request: Request
-    _variants: dict[Hashable, Variant]
+    _usual: Hashable  # the key of the variant of a call that says nothing special
     _viewed: Hashable = None  # the key of the variant that a view stands for; the plan itself stands for its first
     follows: bool  # functions of the caller, which may change
     _watched: Watched[Any] | None = None  # those functions, where there are any
     _others: BoundedCache  # plans of what they have become, by request
     _needs: tuple[bool, ...] = ()  # which operands require a gradient, where it was made for such
+
+    def __init__(self, request: Request, calls: int) -> None:
+        """`calls`: how many are known at once."""
+        self._set_request(request)
+        self.shape = output_shape(request.notation, request.extents)
+        self.dtype = request.d_dtype
+        self.dtypes = (self.dtype, *(request.outputs or ()))  # of all results
+        self._variants: dict[Hashable, Variant] = {}
+        self._calls = Calls(calls)
 
     @property
     def request(self) -> Request:
@@ -145,7 +154,7 @@ class PlanBase:
         return shown(self.report()) + folded("explain()", self.explain())
 
     def _set_request(self, request: Request) -> None:
-        """Set the request: the first step of a constructor."""
+        """Set the request, and watch its functions."""
         self._request, self._others = request, BoundedCache(_OTHERS)
         self.follows = any(function is not None for function in request.raw)
         if self.follows:
@@ -170,15 +179,18 @@ class PlanBase:
 
     def _over(self, request: Request) -> Self:
         """This plan with the request of another caller, whose functions compute the same."""
-        view = object.__new__(type(self))
-        view.__dict__.update(self.__dict__)
+        view = self._alike()
         view._set_request(request)
         return view
 
     def differentiated(self, needs: tuple[bool, ...]) -> Self:
         """A plan that describes its backward pass, too; `needs`: which tensors of A, B, C, operands (or X)."""
+        return self._alike(_needs=needs)
+
+    def _alike(self, **changes: Any) -> Self:
+        """A view of the plan, which differs in these attributes."""
         view = object.__new__(type(self))
-        view.__dict__.update(self.__dict__, _needs=needs)
+        view.__dict__.update(self.__dict__, **changes)
         return view
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -198,11 +210,7 @@ class PlanBase:
     def _first(self) -> Variant:
         """The variant that stands for the plan where it describes itself, as it was built last."""
         key = self._viewed if self._viewed is not None else next(iter(self._variants), None)
-        return self._usual() if key is None else self._variants[key]
-
-    def _usual(self) -> Variant:
-        """The variant of a call that says nothing special."""
-        raise NotImplementedError
+        return self._variant(self._usual) if key is None else self._variants[key]
 
     def _variant(self, key: Any) -> Variant:
         """The variant for what `_build` takes."""
@@ -262,13 +270,14 @@ class PlanBase:
             written(given)
         return out
 
+    def _places(self) -> Results:
+        """New tensors for the results of a bound call."""
+        found = tuple(new_tensor(self.shape, dtype, self._request.device) for dtype in self.dtypes)
+        return found if self._request.outputs is not None else found[0]
+
     def _view(self, key: Any) -> Self:
         """A view of the plan that stands for one of its variants, which is built."""
-        if self._variant(key) is self._first():
-            return self
-        view = object.__new__(type(self))
-        view.__dict__.update(self.__dict__, _viewed=key)
-        return view
+        return self if self._variant(key) is self._first() else self._alike(_viewed=key)
 
     def _built(self, description: Description, reference: Callable[[], Callable[..., None]]) -> Variant:
         """The variant for a description; `reference` makes the launch of the backend that chooses nothing."""

@@ -207,6 +207,14 @@ def checked_scalar(name: str, value: Scalar, accumulate: torch.dtype) -> Scalar:
     return plain
 
 
+def checked_factors(alpha: Scalar, beta: Scalar, kind: torch.dtype, added: bool) -> tuple[Scalar, Scalar]:
+    """Both factors as `checked_scalar` has them; `ShapeError` for a beta of nothing, where no C is `added`."""
+    alpha, beta = checked_scalar("alpha", alpha, kind), checked_scalar("beta", beta, kind)
+    if not added and beta not in (0, 1):
+        raise ShapeError(f"beta={beta!r} has no c to multiply: pass c, or c=out to add to out")
+    return alpha, beta
+
+
 def _number(name: str, value: Any) -> Any:
     """A factor as a number: one of Python or NumPy, or what an array of no dimensions holds."""
     if isinstance(value, Number):

@@ -28,9 +28,8 @@ from weft.base.arrays import (
 from weft.base.describe import describe_call
 from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced, outside_graphs
 from weft.base.factors import addition
-from weft.base.memory import new_tensor
-from weft.engine.calls import CallPlace, Calls, present
-from weft.errors import ShapeError, call_context
+from weft.engine.calls import CallPlace, present
+from weft.errors import call_context
 from weft.oracle.reference import launcher
 from weft.planner.request import Request, Results, hook_types
 from weft.planner.schedule import NewTensor, Scalar
@@ -44,6 +43,7 @@ from weft.plans.checks import (
     check_operand,
     check_outputs,
     check_unscaled,
+    checked_factors,
     checked_scalar,
 )
 from weft.plans.derivatives import any_tensor, asked, differentiable, operand_tensors
@@ -53,12 +53,12 @@ from weft.plans.passed import arguments_of, each_of
 from weft.plans.tiers import Wanted
 from weft.spec import Contraction, Layout
 from weft.spec.arguments import read_flag
-from weft.spec.contraction import output_shape
 from weft.spec.memory import reach
 
 CALLS_KNOWN = 256  # of one plan
 
-# Of a variant: see `Plan._key`.
+# Of a variant: the layouts of C and of all results, where less than planned, alignments, and whether there is an alpha
+# that the sums' type must have room for.
 _Key = tuple[Layout | None, tuple[Layout, ...], tuple[int, ...], tuple[int, ...], bool]
 
 
@@ -73,15 +73,9 @@ class Plan(PlanBase, Generic[Returned]):
     places: int | None = None  # how many indices a call returns after D; None where none were requested
 
     def __init__(self, request: Request) -> None:
-        self._set_request(request)
-        self.shape = output_shape(request.notation, request.extents)
-        self.dtype = request.d_dtype
-        self.dtypes = (self.dtype, *(request.outputs or ()))  # of all results
-        # By the layouts of C and of all results, where less than planned, alignments, and whether there is an alpha
-        # that the sums' type must have room for.
-        self._variants = {}
+        super().__init__(request, CALLS_KNOWN)
         self._default = tuple(Layout.contiguous(self.shape, dtype) for dtype in self.dtypes)
-        self._calls = Calls(CALLS_KNOWN)
+        self._usual = (None, self._default, (), (), False)
         self._nothing: Plan | None = None  # of calls without products
 
     @property
@@ -227,15 +221,12 @@ class Plan(PlanBase, Generic[Returned]):
         c, beta = addition(c, beta, out)
         x, y = held("a", a, conjugate=True), held("b", b, conjugate=True)
         addend = None if c is None else held("c", c)
-        target = None if out is None else held_places(out)
+        target = self._places() if out is None else held_places(out)
         for each in operand_tensors(operands):  # before views of them are resolved
             held("an operand", each)
         given = {} if operands is None else aux_tensors(operands, self._request.named)
         given = {name: tensor.detach() for name, tensor in given.items()}
         addend, alpha, beta = self._factors(addend, alpha, beta)
-        if target is None:
-            found = tuple(new_tensor(self.shape, dtype, self._request.device) for dtype in self.dtypes)
-            target = found if self._request.outputs is not None else found[0]
         variant = self._fitting(x, y, addend, target, given, scaled=alpha not in (0, 1))
         launch: Any = variant.launch
         arguments: tuple[Any, ...] = arguments_of(variant, x, y, addend, target, alpha, beta, given)
@@ -250,10 +241,7 @@ class Plan(PlanBase, Generic[Returned]):
         if self._request.algebra is not None:
             check_unscaled(self._request.algebra.name, alpha, beta)
         device, accumulate = self._request.device, self._request.arithmetic.accumulate
-        alpha = checked_scalar("alpha", alpha, accumulate)
-        beta = checked_scalar("beta", beta, accumulate)
-        if c is None and beta not in (0, 1):
-            raise ShapeError(f"beta={beta!r} has no c to multiply: pass c, or c=out to add to out")
+        alpha, beta = checked_factors(alpha, beta, accumulate, c is not None)
         if c is not None:
             check_addend(c, self.shape, accumulate, device)
             c = c.resolve_conj().resolve_neg() if beta != 0 else None
@@ -376,9 +364,6 @@ class Plan(PlanBase, Generic[Returned]):
             taken = [named for named in request.named if named.layout is not None]
             aux = aligned_as([operands[named.name] for named in taken], [named.layout for named in taken])
         return (Layout.of(c) if c is not None else None, layouts, aligned, aux, False)
-
-    def _usual(self) -> Variant:
-        return self._variant((None, self._default, (), (), False))
 
     def _build(self, key: _Key) -> Variant:
         request, contraction = self._described(key)

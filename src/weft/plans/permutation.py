@@ -16,19 +16,17 @@ from weft.base.describe import describe_call
 from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced, outside_graphs
 from weft.base.factors import addition
 from weft.base.memory import new_tensor
-from weft.engine.calls import Calls
-from weft.errors import DTypeError, ShapeError, UnsupportedError, call_context
+from weft.errors import DTypeError, UnsupportedError, call_context
 from weft.oracle.permuting import permute_launcher
 from weft.planner.request import Request
 from weft.planner.schedule import NewTensor, Scalar
 from weft.plans.base import PlanBase, Variant
 from weft.plans.bound import BoundCall, held
-from weft.plans.checks import aligned_as, check_addend, check_operand, check_out, checked_scalar
+from weft.plans.checks import aligned_as, check_addend, check_operand, check_out, checked_factors
 from weft.plans.derivatives import any_tensor, asked, differentiable
 from weft.plans.keywords import FactorKeywords, refuse_unknown
 from weft.plans.known_call import KnownCall
 from weft.spec import Layout
-from weft.spec.contraction import output_shape
 from weft.spec.dtypes import dtype_name
 from weft.spec.memory import reach, same_memory
 from weft.spec.permutation import Permutation, scaling_type
@@ -47,13 +45,9 @@ class PermutePlan(PlanBase):
     """
 
     def __init__(self, request: Request) -> None:
-        self._set_request(request)
-        self.shape = output_shape(request.notation, request.extents)
-        self.dtype = request.d_dtype
-        self.dtypes = (self.dtype,)
-        self._variants = {}  # by D's layout, whether scaled, whether added to
-        self._calls = Calls(CALLS_KNOWN)
+        super().__init__(request, CALLS_KNOWN)
         self._default = Layout.contiguous(self.shape, self.dtype)
+        self._usual = (self._default, False, False, ())
 
     @property
     def permutation(self) -> Permutation:
@@ -147,9 +141,7 @@ class PermutePlan(PlanBase):
     def _bound(self, x: Any, c: Any, alpha: Any, beta: Any, out: Any) -> BoundCall:
         c, beta = addition(c, beta, out)
         source, addend = held("x", x, conjugate=True), None if c is None else held("c", c)
-        target = None if out is None else held("out", as_result(out))
-        if target is None:
-            target = new_tensor(self.shape, self.dtype, self._request.device)
+        target: Any = self._places() if out is None else held("out", as_result(out))
         alpha, beta = self._scalars(alpha, beta, addend)
         variant = self._variant(self._key(source, target, alpha, beta, addend))
         addend = None if beta == 0 else addend
@@ -203,9 +195,7 @@ class PermutePlan(PlanBase):
         """The factors as plain numbers; beta is 0 where nothing is added."""
         value = self._request.arithmetic.accumulate
         scale = scaling_type(value, self.dtype)
-        alpha, beta = checked_scalar("alpha", alpha, scale), checked_scalar("beta", beta, scale)
-        if c is None and beta not in (0, 1):
-            raise ShapeError(f"beta={beta!r} has no c to multiply: pass c, or c=out to add to out")
+        alpha, beta = checked_factors(alpha, beta, scale, c is not None)
         beta = beta if c is not None else type(beta)(0)
         if (alpha != 1 or beta != 0) and torch.bool in (value, self.dtype):
             raise DTypeError(f"{dtype_name(value)} is not scaled or added into {dtype_name(self.dtype)}")
@@ -227,9 +217,6 @@ class PermutePlan(PlanBase):
         aligned = aligned_as((x,), (request.a,))
         layout = Layout.of(out) if out is not None else self._default
         return layout, alpha != 1 or added, added, aligned
-
-    def _usual(self) -> Variant:
-        return self._variant((self._default, False, False, ()))
 
     def _build(self, key: _Key) -> Variant:
         d, scaled, added, aligned = key
