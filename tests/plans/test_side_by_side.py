@@ -17,8 +17,8 @@ from weft.planner.options import Options
 from weft.planner.schedule import Target
 from weft.planner.target import standing_for
 from weft.plans import side_by_side
+from weft.plans.select import ServiceRequest
 from weft.plans.side_by_side import compile_side_by_side, compiled
-from weft.plans.tiers import Wanted
 from weft.tune import compile_pool
 
 H200 = Target("cuda", name="NVIDIA H200", capability=90, processors=132, shared_memory=232448, index=0)
@@ -51,7 +51,7 @@ def pool(monkeypatch: pytest.MonkeyPatch) -> type[Pool]:
     return Pool
 
 
-def wanted(equation: str, *shapes: tuple[int, ...], **keywords: Any) -> Wanted:
+def wanted(equation: str, *shapes: tuple[int, ...], **keywords: Any) -> ServiceRequest:
     """What a plan for contiguous float32 operands on an H200 would be built of."""
     left, right, result = (tuple(map(ord, term)) for term in equation.replace("->", ",").split(","))
     extents = dict(zip((*left, *right), (*shapes[0], *shapes[1]), strict=True))
@@ -78,7 +78,7 @@ def test_each_kernel_is_compiled_once(pool: type[Pool]) -> None:
     several = [wanted(equation, *shapes) for equation, *shapes in SMALL]
     count = compiled(H200, [*several, *several])
     assert count == len(pool.asked) >= 3
-    served = {(each.asked.description, side_by_side.chosen(each)) for each in several}  # type: ignore[union-attr]
+    served = {(each.description, side_by_side.chosen(each)) for each in several}  # type: ignore[union-attr]
     for description, rank in pool.asked:
         assert (description, rank) in {(of, choice.best) for of, choice in served if choice is not None}
 

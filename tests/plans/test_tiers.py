@@ -80,7 +80,7 @@ def test_calls_whose_bits_may_not_depend_on_extents_are_specialised(specialize: 
 def test_a_long_sum_that_no_family_shares_out_is_the_librarys(monkeypatch: pytest.MonkeyPatch) -> None:
     """Asked for a specialised kernel, a plan takes what is predicted to take half of its time, and says so."""
     monkeypatch.setattr("weft.planner.planner.Choice.built", lambda choice: (choice, lambda *_: None))
-    monkeypatch.setattr("weft.plans.building.admitted", lambda choice: True)
+    monkeypatch.setattr("weft.plans.select.admitted", lambda choice: True)
     for extent, tier in ((2_000_000, "library"), (200, "specialised")):
         with standing_for(H200):
             a, b = torch.empty(4, extent), torch.empty(4, extent, 12)

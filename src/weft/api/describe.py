@@ -20,7 +20,7 @@ from weft.planner.schedule import Target
 from weft.planner.target import BACKENDS, target_of
 from weft.plans.keywords import read_options
 from weft.plans.resolving import resolved
-from weft.plans.select import select
+from weft.plans.select import ServiceRequest, select
 from weft.spec import Contraction, Layout, Notation, parse
 from weft.spec.contraction import output_shape
 
@@ -113,8 +113,10 @@ def choice_for(request: Request) -> tuple[Contraction, Choice | None]:
     contraction = request.contraction(None, result)
     if request.backend == "reference":
         return contraction, None
-    limit = request.workspace_limit
-    return contraction, select(contraction, request.backend, request.target, limit, request.tune, request.schedule)
+    asked = ServiceRequest(
+        contraction, request.backend, request.target, request.workspace_limit, request.tune, request.schedule
+    )
+    return contraction, select(asked)
 
 
 def kernels_for(request: Request, choice: Choice | None) -> tuple[Any, ...]:

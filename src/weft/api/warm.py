@@ -16,7 +16,7 @@ from weft.planner.promotion import SPECIALISED, Tier
 from weft.planner.registry import BLAS
 from weft.planner.schedule import Description, Target
 from weft.planner.target import target_of
-from weft.plans.select import select
+from weft.plans.select import ServiceRequest, select
 from weft.selftest.gate import admitted
 from weft.spec.arguments import reads
 from weft.tune.compile_pool import Compiler
@@ -74,7 +74,7 @@ def in_types(
 
 def choices(descriptions: Iterable[Description], target: Target) -> list[Choice]:
     """The specialised choices of these that have kernels to compile, each once."""
-    found = [select(description, "triton", target) for description in dict.fromkeys(descriptions)]
+    found = [select(ServiceRequest(description, "triton", target)) for description in dict.fromkeys(descriptions)]
     return [choice for choice in found if choice.best.family.__name__ != BLAS]
 
 

@@ -74,14 +74,14 @@ def _run(device: str, clock: Callable[[str, str], Any]) -> None:
 
 def _specialised(clock: Callable[[str, str], Any], plan: Any, wait: Callable[[], Any], a: Any, b: Any) -> None:
     """The phases in a thread and other processes while calls go on."""
-    from weft.plans.select import select
+    from weft.plans.select import ServiceRequest, select
     from weft.selftest.gate import admitted
 
     request = plan.request
     if request.backend == "reference":
         return
     with clock("plan a specialised kernel", "alongside"):
-        choice = select(plan.contraction, request.backend, request.target)
+        choice = select(ServiceRequest(plan.contraction, request.backend, request.target))
     with clock("self-test of its family", "alongside"):
         admitted(choice)
         wait()

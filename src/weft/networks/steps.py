@@ -31,7 +31,7 @@ from weft.plans.checks import checked_scalar
 from weft.plans.contraction import Plan
 from weft.plans.intermediates import step_options
 from weft.plans.promoting import PromotingLaunch
-from weft.plans.tiers import Wanted
+from weft.plans.select import ServiceRequest
 from weft.spec.memory import reach
 
 Terms = tuple[Sequence[int], Sequence[int], Sequence[int]]
@@ -109,7 +109,7 @@ def prepared(
 def wanted(
     step: TreeStep, orders: Mapping[int, Sequence[int]], tensors: StepTensors, asked: StepOptions,
     operands: Numbers = NONE,
-) -> Wanted | None:  # fmt: skip
+) -> ServiceRequest | None:  # fmt: skip
     """The request that `prepared` would build a plan from; None where that plan is built already."""
     plan, beside = _planned(step, orders, tensors, asked, operands)
     return plan.wanted(*tensors, beside)

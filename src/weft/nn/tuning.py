@@ -10,7 +10,8 @@ from torch.utils import _pytree
 
 from weft.errors import ArgumentError, call_context
 from weft.planner.validity import outdate
-from weft.plans.tiers import Served, ServiceRequest, overheard
+from weft.plans.select import ServiceRequest
+from weft.plans.tiers import Served, overheard
 from weft.tune.many import BUDGET, TuningReport, TuningTask, read_effort, tune_many
 
 

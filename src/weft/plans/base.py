@@ -26,7 +26,8 @@ from weft.planner.schedule import Description
 from weft.planner.validity import generation
 from weft.plans.derivatives import differentiable
 from weft.plans.promoting import PromotingLaunch, promotes
-from weft.plans.tiers import Served, ServiceRequest, Wanted, served
+from weft.plans.select import ServiceRequest
+from weft.plans.tiers import Served, served
 from weft.spec.contraction import output_shape
 
 if TYPE_CHECKING:
@@ -281,24 +282,23 @@ class PlanBase:
 
     def _built(self, description: Description, reference: Callable[[], Callable[..., None]]) -> Variant:
         """The variant for a description; `reference` makes the launch of the backend that chooses nothing."""
-        wanted = self._wanted_for(description)
-        if wanted is None:
+        asked = self._wanted_for(description)
+        if asked is None:
             return Variant(description, None, reference())
-        asked, specialize = wanted
-        by = served(asked, specialize)
+        by = served(asked)
         found = Variant(description, by.choice, by.launch, by.tier)
-        if promotes(asked, specialize, by.tier):
+        if promotes(asked, by.tier):
             found.launch = PromotingLaunch(asked, by, found.served)
         return found
 
-    def _wanted_for(self, description: Description) -> Wanted | None:
+    def _wanted_for(self, description: Description) -> ServiceRequest | None:
         """The request for a variant of a description; None for the backend that chooses nothing."""
         request = self._request
         if request.backend == "reference":
             if getattr(request, "invariant", ()):
                 raise UnsupportedError("the reference takes no invariant=: it adds as torch does")
             return None
-        asked = ServiceRequest(
-            description, request.backend, request.target, request.workspace_limit, request.tune, request.schedule
-        )
-        return Wanted(asked, request.specialize)
+        return ServiceRequest(
+            description, request.backend, request.target, request.workspace_limit, request.tune, request.schedule,
+            request.specialize,
+        )  # fmt: skip

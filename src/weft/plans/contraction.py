@@ -50,7 +50,7 @@ from weft.plans.derivatives import any_tensor, asked, differentiable, operand_te
 from weft.plans.keywords import PlanCallKeywords, refuse_unknown
 from weft.plans.known_call import KnownCall, said_operands
 from weft.plans.passed import arguments_of, each_of
-from weft.plans.tiers import Wanted
+from weft.plans.select import ServiceRequest
 from weft.spec import Contraction, Layout
 from weft.spec.arguments import read_flag
 from weft.spec.memory import reach
@@ -338,7 +338,7 @@ class Plan(PlanBase, Generic[Returned]):
     def wanted(
         self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, out: Results | None,
         operands: Mapping[str, torch.Tensor],
-    ) -> Wanted | None:  # fmt: skip
+    ) -> ServiceRequest | None:  # fmt: skip
         """The request for the variant of these tensors; None where it is built, or chooses nothing."""
         key = self._key(a, b, c, out, operands)
         return None if self._standing(key) is not None else self._wanted_for(self._described(key)[1])

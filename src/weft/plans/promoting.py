@@ -32,7 +32,8 @@ from weft.planner.schedule import Make, NewTensor, is_invariant
 from weft.plans import guard
 from weft.plans.arrival import Arrival
 from weft.plans.guard import Guard
-from weft.plans.tiers import Offer, Served, ServiceRequest, Wanted, corrected, made, offered
+from weft.plans.select import ServiceRequest
+from weft.plans.tiers import Offer, Served, corrected, made, offered
 
 _CORRECTIONS = 3  # of one plan: a model that is wrong so often does not know better
 
@@ -103,9 +104,9 @@ class PromotingLaunch:
         return self._sample < inf
 
     @property
-    def wanted(self) -> Wanted:
+    def wanted(self) -> ServiceRequest:
         """The request for a specialised kernel."""
-        return Wanted(self._asked, "now")
+        return self._asked._replace(specialize="now")
 
     @property
     def kernels(self) -> Any:
@@ -275,11 +276,11 @@ class PromotingLaunch:
         self._say(self._serving._replace(tier=tier))
 
 
-def promotes(asked: ServiceRequest, specialize: str, tier: Tier) -> bool:
+def promotes(asked: ServiceRequest, tier: Tier) -> bool:
     """Whether a plan that is served so may change to other kernels."""
     if tier.switch_at is not None or tier.look_at is not None:
         return True
-    free = specialize == "auto" and asked.schedule is None and asked.tune is None
+    free = asked.specialize == "auto" and asked.schedule is None and asked.tune is None
     return free and guard.watches(asked.target) and not is_invariant(asked.description)
 
 

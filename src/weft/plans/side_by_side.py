@@ -22,14 +22,14 @@ from weft.planner.keys import of_backend
 from weft.planner.planner import Choice
 from weft.planner.schedule import Description, Ranked, Target, is_invariant
 from weft.planner.validity import environment, here
-from weft.plans.select import select
-from weft.plans.tiers import Wanted, library, library_first, twice_as_fast
+from weft.plans.select import ServiceRequest, select
+from weft.plans.tiers import library, library_first, twice_as_fast
 
 ROOM = "side-by-side"  # of the store
 FEWEST = 3  # kernels that are worth starting compilers, which takes as long as compiling one
 
 
-def compile_side_by_side(name: str, target: Target, wanted: Callable[[], Iterable[Wanted | None]]) -> int:
+def compile_side_by_side(name: str, target: Target, wanted: Callable[[], Iterable[ServiceRequest | None]]) -> int:
     """Have the kernels of plans compiled that are about to be built, and wait: the number of them.
 
     `name` says what they are: nothing is done where this machine has compiled them under that name before, nor within
@@ -46,7 +46,7 @@ def compile_side_by_side(name: str, target: Target, wanted: Callable[[], Iterabl
     return count
 
 
-def compiled(target: Target, wanted: Iterable[Wanted]) -> int:
+def compiled(target: Target, wanted: Iterable[ServiceRequest]) -> int:
     """Have the kernels of these plans compiled, whatever was compiled before: the number of them."""
     from weft.tune.compile_pool import Compiler
 
@@ -64,16 +64,15 @@ def compiled(target: Target, wanted: Iterable[Wanted]) -> int:
     return len(tasks)
 
 
-def chosen(wanted: Wanted) -> Choice | None:
+def chosen(asked: ServiceRequest) -> Choice | None:
     """The choice that `weft.plans.tiers.served` begins with, untested and not built; None where it compiles nothing."""
-    asked, specialize = wanted
     try:
         if asked.schedule is not None or asked.tune is not None or is_invariant(asked.description):
-            return select(*asked)
-        if library_first(specialize, asked.target) and isinstance(library(*asked[:4]), Choice):
+            return select(asked)
+        if library_first(asked.specialize, asked.target) and isinstance(library(asked), Choice):
             return None
-        choice = select(*asked)
-        return None if specialize == "now" and twice_as_fast(asked, choice) is not None else choice
+        choice = select(asked)
+        return None if asked.specialize == "now" and twice_as_fast(asked, choice) is not None else choice
     except WeftError:
         return None
 

@@ -24,37 +24,18 @@ from weft.planner import promotion, verdicts
 from weft.planner.planner import Choice
 from weft.planner.promotion import LIBRARY, SPECIALISED, Name, Tier
 from weft.planner.registry import BLAS, LIBRARIES, imported
-from weft.planner.schedule import Description, Ranked, Schedule, Target, is_invariant
+from weft.planner.schedule import Description, Ranked, Target, is_invariant
 from weft.planner.tuned import kept_here
 from weft.plans import elsewhere
 from weft.plans.arrival import Built, check_open
-from weft.plans.building import chosen_and_built, tell
 from weft.plans.guard import GROSS
-from weft.plans.select import select
+from weft.plans.select import ServiceRequest, chosen_and_built, select, tell
 from weft.spec.permutation import Permutation
 
 if (torch.version.cuda is not None or torch.version.hip is not None) and identity() is not None:
     imported("weft.library.passes")  # with weft, and not while calls go on
 
 LONG = 1e-4  # seconds of a contraction for which "now" looks at the library tier as well
-
-
-class ServiceRequest(NamedTuple):
-    """The request of a plan for a kernel that serves one of its descriptions."""
-
-    description: Description
-    backend: str
-    target: Target
-    workspace_limit: int | None
-    tune: str | None
-    schedule: Schedule | str | None = None  # one that is forced
-
-
-class Wanted(NamedTuple):
-    """The arguments of `served`."""
-
-    asked: ServiceRequest
-    specialize: str
 
 
 class Served(NamedTuple):
@@ -82,9 +63,9 @@ class Offer(NamedTuple):
         return promotion.WORTH_CPU * self.ready if compiles else promotion.WORTH
 
 
-def served(asked: ServiceRequest, specialize: str) -> Served:
+def served(asked: ServiceRequest) -> Served:
     """The choice and launch of the tier that `specialize` asks for, or that "auto" begins with."""
-    found = _served(asked, specialize)
+    found = _served(asked)
     for each in _listening:
         each[asked] = found
     return found
@@ -109,7 +90,8 @@ def is_overheard() -> bool:
 _listening: list[dict[ServiceRequest, Served]] = []
 
 
-def _served(asked: ServiceRequest, specialize: str) -> Served:
+def _served(asked: ServiceRequest) -> Served:
+    specialize = asked.specialize
     if asked.schedule is not None:
         return _specialised(asked, "its schedule is forced")
     if is_invariant(asked.description):
@@ -119,13 +101,15 @@ def _served(asked: ServiceRequest, specialize: str) -> Served:
     if asked.tune is not None:
         return _specialised(asked, "asked for" if specialize == "now" else "tuning asks for it")
     if specialize == "auto" and (tuned := kept_here(*asked[:4])) is not None:
-        return tuned_service(asked, tuned)
+        choice, launch = chosen_and_built(asked, tuned)
+        name = LIBRARY if choice.best.family.__name__ in LIBRARIES else SPECIALISED
+        return Served(choice, launch, Tier(name, "it was measured to be the fastest"))
     if specialize == "now":
         return _now(asked)
     why = "calls do not begin with the library tier here"
     if library_first(specialize, asked.target):
         begun = perf_counter()
-        first = library(*asked[:4])
+        first = library(asked)
         if isinstance(first, Choice):
             why = "it needs no compiling" if specialize == "auto" else "asked for"
             look_at = promotion.looks_at(first.best.waited) if specialize == "auto" else None
@@ -143,11 +127,11 @@ def library_first(specialize: str, target: Target) -> bool:
     return specialize in (LIBRARY, "never") or (specialize == "auto" and promotion.begins_with_library(target.kind))
 
 
-def library(description: Description, backend: str, target: Target, workspace_limit: int | None = None) -> Choice | str:
+def library(asked: ServiceRequest) -> Choice | str:
     """The choice in the library tier, or why there is none; no self-test is run for its verdict."""
-    family: Any = permutations if isinstance(description, Permutation) else contractions
+    family: Any = permutations if isinstance(asked.description, Permutation) else contractions
     try:
-        found: Choice | str = family.choice(description, backend, target, workspace_limit)
+        found: Choice | str = family.choice(*asked[:4])
     except UnsupportedError as error:
         return str(error)
     return found
@@ -155,7 +139,7 @@ def library(description: Description, backend: str, target: Target, workspace_li
 
 def _now(asked: ServiceRequest) -> Served:
     """The specialised choice, or the library tier's where `twice_as_fast` has it."""
-    known = select(*asked)
+    known = select(asked)
     faster = twice_as_fast(asked, known)
     if faster is None:
         return _specialised(asked, "asked for", known)
@@ -170,19 +154,12 @@ def twice_as_fast(asked: ServiceRequest, specialised: Choice) -> Choice | None:
     best = specialised.best
     if asked.target.kind == "cpu" or best.measured is not None or best.seconds < LONG:
         return None
-    choice = library(*asked[:4])
+    choice = library(asked)
     return choice if isinstance(choice, Choice) and 2 * choice.best.seconds < best.seconds else None
 
 
-def tuned_service(asked: ServiceRequest, tuned: Choice) -> Served:
-    """The service of a choice whose best schedule was measured to be the fastest."""
-    choice, launch = chosen_and_built(*asked, tuned)
-    name = LIBRARY if choice.best.family.__name__ in LIBRARIES else SPECIALISED
-    return Served(choice, launch, Tier(name, "it was measured to be the fastest"))
-
-
 def _specialised(asked: ServiceRequest, why: str, known: Choice | None = None) -> Served:
-    return Served(*chosen_and_built(*asked, known), Tier(SPECIALISED, why))
+    return Served(*chosen_and_built(asked, known), Tier(SPECIALISED, why))
 
 
 # -- better kernels ----------------------------------------------------------------------------------------------------
@@ -192,7 +169,7 @@ def offered(asked: ServiceRequest) -> Offer:
     """The specialised kernel that a plan may change to."""
     kept = promotion.kept(*asked[:4])
     if asked.target.kind == "cpu":
-        choice = (kept and kept.choice) or select(*asked)
+        choice = (kept and kept.choice) or select(asked)
         ready = promotion.LOADING if kept is not None else _ready(choice)
         return Offer(SPECIALISED, choice.best.seconds, ready, choice, choice.best.measured is not None)
     seconds = promotion.expected(asked.description, asked.target)
@@ -250,11 +227,11 @@ def made(asked: ServiceRequest, offer: Offer) -> Built:
     if known is None and offer.ready > promotion.LOADING:  # else a tuned schedule is stored, which this process reads
         known = elsewhere.planned(asked.description, asked.target, asked.workspace_limit)
     if known is None:
-        known = select(*asked)
+        known = select(asked)
     if asked.target.kind == "cuda" and offer.ready > promotion.LOADING:
         elsewhere.compiled(known)
     check_open()
-    return chosen_and_built(*asked, known)
+    return chosen_and_built(asked, known)
 
 
 def corrected(asked: ServiceRequest, serving: Choice, measured: Mapping[Any, float]) -> Offer | None:
@@ -266,7 +243,7 @@ def corrected(asked: ServiceRequest, serving: Choice, measured: Mapping[Any, flo
     seconds = measured[serving.best.schedule]
     off, same = seconds / serving.best.waited, serving.best.schedule.family
     ranked = list(serving.ranked)
-    other = None if is_invariant(asked.description) else library(*asked[:4])
+    other = None if is_invariant(asked.description) else library(asked)
     if isinstance(other, Choice) and other.best not in ranked:
         ranked.append(other.best)
 

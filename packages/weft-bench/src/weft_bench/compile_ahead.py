@@ -17,7 +17,7 @@ import torch
 from weft.errors import WeftError
 from weft.planner.schedule import Description, Ranked, Target
 from weft.planner.target import target_of
-from weft.plans.select import select
+from weft.plans.select import ServiceRequest, select
 from weft.selftest.case import PermuteCase
 from weft.testing import layout_strides
 from weft.tune.compile_pool import Compiler
@@ -53,7 +53,7 @@ def tasks(
     for entry in entries:
         try:
             for described in _described(entry.case, invariant):
-                yield described, select(described, "triton", target, tune=tune).best
+                yield described, select(ServiceRequest(described, "triton", target, tune=tune)).best
         except WeftError:
             continue
 
