@@ -17,7 +17,7 @@ from weft.gpu.warp_specialized import family as warp_specialized
 from weft.gpu.warp_specialized.schedule import WsSchedule
 from weft.gpu.warp_specialized.stationary_model import StationarySchedule
 from weft.planner.schedule import Schedule
-from weft.plans.passed import each_of
+from weft.plans.known_call import each_of
 from weft.spec import Contraction
 
 

@@ -48,8 +48,7 @@ from weft.plans.checks import (
 )
 from weft.plans.derivatives import any_tensor, asked, differentiable, operand_tensors
 from weft.plans.keywords import PlanCallKeywords, refuse_unknown
-from weft.plans.known_call import KnownCall, said_operands
-from weft.plans.passed import arguments_of, each_of
+from weft.plans.known_call import KnownCall, arguments_of, each_of, said_operands
 from weft.plans.select import ServiceRequest
 from weft.spec import Contraction, Layout
 from weft.spec.arguments import read_flag

@@ -1,11 +1,11 @@
-"""A known call: the launch that serves every call like one that was read and checked.
+"""What a plan passes to a launch, and a known call: the launch that serves every call like one that was checked.
 
 Only the addresses of tensors relative to one another, and factors, are looked at in each call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from torch import Tensor, dtype, empty_strided
@@ -13,7 +13,8 @@ from torch import Tensor, dtype, empty_strided
 from weft.base.arrays import increment_version
 from weft.base.memory import workspace_error
 from weft.errors import is_out_of_memory
-from weft.planner.schedule import Make, NewTensor
+from weft.planner.request import Results
+from weft.planner.schedule import Make, NewTensor, Scalar
 from weft.plans.checks import fits
 
 _new = empty_strided  # takes half as long as torch.empty
@@ -34,6 +35,26 @@ def said_operands(operands: Any) -> tuple[tuple[Any, ...] | None, tuple[Any, ...
         said += ((name, modes),)
         tensors += (value,)
     return said, tensors
+
+
+def each_of(out: Any) -> tuple[Any, ...]:
+    """The results of a call as a tuple."""
+    return tuple(out) if isinstance(out, (tuple, list)) else (out,)
+
+
+def arguments_of(
+    variant: Any, a: Tensor, b: Tensor, c: Tensor | None, out: Results, alpha: Scalar,
+    beta: Scalar, operands: Mapping[str, Tensor] | None,
+) -> tuple[Any, ...]:  # fmt: skip
+    """The arguments of a variant's launch."""
+    # A launch sees memory as it is stored: conjugation is in the contraction, not in the tensor's bit.
+    a, b = (x.conj() if x.is_conj() else x for x in (a, b))
+    d, *others = out if isinstance(out, tuple) else (out,)
+    if not variant.description.aux:
+        return a, b, c, d, alpha, beta
+    given = operands or {}  # by name; None for an index, then further results
+    aux = [given.get(each.name) for each in variant.description.aux if each.kind != "output"]
+    return a, b, c, d, alpha, beta, (*aux, *others)
 
 
 class KnownCall(NamedTuple):
