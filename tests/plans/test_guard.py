@@ -42,7 +42,7 @@ class Clock:
 @pytest.fixture(autouse=True)
 def device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[type[Clock]]:
     monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(guard, "guard_of", lambda target: Clock())
+    monkeypatch.setattr(guard, "Guard", lambda target: Clock())
     monkeypatch.setattr(promoting, "_is_current", lambda asked: True)
     monkeypatch.setattr(guard, "watches", lambda target: True)
     monkeypatch.setattr(Clock, "takes", PREDICTED)

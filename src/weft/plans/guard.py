@@ -8,7 +8,6 @@ errors of long kernels count. `WEFT_GUARD=0` in the environment turns it off.
 from __future__ import annotations
 
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from time import perf_counter
 from typing import Any
@@ -24,63 +23,44 @@ GROSS = 1.5  # times of the prediction that a call may take
 _LATENCY = {"cuda": 5e-5, "hip": 5e-5, "cpu": 1e-5}  # seconds of a call that may be no kernel's
 
 
-class Guard(ABC):
-    """The timed calls of one schedule."""
+class Guard:
+    """The timed calls of one schedule: between two events of a GPU's current stream, on a CPU by the host's clock."""
 
-    def __init__(self) -> None:
-        self._samples: list[Any] = []
+    def __init__(self, target: Target) -> None:
+        self._by_clock = target.kind == "cpu"
+        self._samples: list[tuple[Any, Any]] = []
 
     @property
     def is_done(self) -> bool:
         """Whether all samples were taken."""
         return len(self._samples) >= SAMPLES
 
-    @abstractmethod
     def timed(self, launch: Callable[..., None], arguments: tuple[Any, ...]) -> None:
         """Run a launch and time it."""
+        begin = self._now()
+        launch(*arguments)
+        self._samples.append((begin, self._now()))
 
-    @abstractmethod
     def seconds(self) -> float | None:
         """The quickest sample; None where the device has not passed all of them."""
-
-
-class _ByEvents(Guard):
-    """Calls between two events of a GPU's current stream."""
-
-    def timed(self, launch: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        launch(*arguments)
-        end.record()
-        self._samples.append((begin, end))
-
-    def seconds(self) -> float | None:
+        if self._by_clock:
+            return min(end - begin for begin, end in self._samples)
         if not all(end.query() for _, end in self._samples):
             return None
         quickest: float = min(begin.elapsed_time(end) for begin, end in self._samples)
         return quickest / 1e3
 
-
-class _ByClock(Guard):
-    """Calls on a CPU."""
-
-    def timed(self, launch: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-        begun = perf_counter()
-        launch(*arguments)
-        self._samples.append(perf_counter() - begun)
-
-    def seconds(self) -> float | None:
-        return min(self._samples)
+    def _now(self) -> Any:
+        if self._by_clock:
+            return perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
 
 
 def watches(target: Target) -> bool:
     """Whether calls on a target are timed, which can be turned off."""
     return target.kind in _LATENCY and not turns_off(os.environ.get("WEFT_GUARD"))
-
-
-def guard_of(target: Target) -> Guard:
-    """A guard that has timed nothing."""
-    return _ByClock() if target.kind == "cpu" else _ByEvents()
 
 
 def is_grossly_wrong(seconds: float, predicted: float, target: Target) -> bool:

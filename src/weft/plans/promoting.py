@@ -226,7 +226,7 @@ class PromotingLaunch:
         best = serving.choice.best
         self._launch, self._seconds = serving.launch, best.waited
         watched = best.measured is None and guard.watches(self._asked.target)
-        self._guard = guard.guard_of(self._asked.target) if watched else None
+        self._guard = guard.Guard(self._asked.target) if watched else None
         self._arm(sample=call + guard.FIRST if watched else inf)
         self._say(serving)
 
