@@ -19,10 +19,9 @@ from weft.errors import NotationError, ShapeError, UnsupportedError, WorkspaceEr
 from weft.machine import ceilings
 from weft.machine.ceilings import Ceilings
 from weft.planner.schedule import Target
-from weft.plans.explain.ceilings import known_ceilings
 from weft.plans.explain.contraction import tiles
-from weft.plans.explain.data import report
-from weft.plans.explain.report import explain
+from weft.plans.explain.lines import known_ceilings
+from weft.plans.explain.report import explain, report
 from weft_bench import cases
 
 ROUND = Ceilings(
@@ -42,7 +41,7 @@ ROUND = Ceilings(
 @pytest.fixture
 def round_ceilings(monkeypatch: pytest.MonkeyPatch) -> None:
     # By its full name: `weft.plan` is the function.
-    monkeypatch.setattr(sys.modules["weft.plans.explain.ceilings"], "ceilings", lambda *_, **__: ROUND)
+    monkeypatch.setattr(sys.modules["weft.plans.explain.lines"], "ceilings", lambda *_, **__: ROUND)
 
 
 @pytest.fixture
@@ -64,7 +63,7 @@ def sections(text: str) -> dict[str, list[str]]:
 
 def test_says_where_a_copy_has_shown_the_rate_of_writes(monkeypatch: pytest.MonkeyPatch) -> None:
     known = replace(ROUND, write=5e9, copy=8e9)
-    monkeypatch.setattr(sys.modules["weft.plans.explain.ceilings"], "ceilings", lambda *_, **__: known)
+    monkeypatch.setattr(sys.modules["weft.plans.explain.lines"], "ceilings", lambda *_, **__: known)
     roof = sections(plan("mk,kn->mn", torch.ones(4, 4), torch.ones(4, 4)).explain())["roof"]
     assert "read 10.0 GB/s, write 8 GB/s (a copy's), " in roof[2]
 

@@ -48,7 +48,7 @@ if TYPE_CHECKING or not _only_tells():  # what imports torch
     from weft.planner.validity import precision, set_precision
     from weft.plans.bound import BoundCall
     from weft.plans.contraction import Plan
-    from weft.plans.explain.data import Report
+    from weft.plans.explain.report import Report
     from weft.plans.permutation import PermutePlan
 
     _start_log()

@@ -167,8 +167,8 @@ def explain(
     """Say what would be planned and how fast it could be, without running anything."""
     with errors_in_a_line():
         from weft.api.describe import choice_for, hypothetical, kernels_for
-        from weft.plans.explain.data import report as data_of
         from weft.plans.explain.report import explain as text_of
+        from weft.plans.explain.report import report as data_of
 
         functions = {"a_fn": a_fn, "b_fn": b_fn, "epilogue": epilogue}
         request = hypothetical(

@@ -31,7 +31,7 @@ from weft.plans.tiers import Served, served
 from weft.spec.contraction import output_shape
 
 if TYPE_CHECKING:
-    from weft.plans.explain.data import Report
+    from weft.plans.explain.report import Report
 
 
 _OTHERS = 16  # plans of one whose functions change, kept at once
@@ -143,16 +143,14 @@ class PlanBase:
 
     def report(self) -> Report:
         """The report of `explain` as data: `Report.to_dict` makes JSON of it, and `schedule=` takes its candidates."""
-        from weft.plans.explain.data import report
+        from weft.plans.explain.report import report
 
         first = self._first()
         return report(self._request, first.description, first.choice)
 
     def _repr_html_(self) -> str:
         """HTML for a notebook: the report as tables, and the text of `explain` behind a click."""
-        from weft.plans.explain.page import shown
-
-        return shown(self.report()) + folded("explain()", self.explain())
+        return self.report()._repr_html_() + folded("explain()", self.explain())
 
     def _set_request(self, request: Request) -> None:
         """Set the request, and watch its functions."""

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weft.machine.ceilings import Ceilings
+import torch
+
+from weft.errors import UnsupportedError
+from weft.machine.ceilings import Ceilings, ceilings, from_datasheet
 from weft.planner.request import Request
+from weft.planner.schedule import Target
 from weft.spec import Layout, Mode
 
 MODES_SHOWN = 10
@@ -60,3 +64,17 @@ def function_name(raw: object) -> str:
 def source_of(known: Ceilings) -> str:
     """Where ceilings come from."""
     return f"measured {known.date[:10]}" if known.source == "measured" else "from the datasheet, not measured"
+
+
+def known_ceilings(target: Target) -> tuple[Ceilings | None, str]:
+    """Ceilings of a device that are known without measuring, else a sentence that says why none are."""
+    if target.kind == "interpreter":
+        return None, "Triton's interpreter has no ceilings"
+    try:
+        if target.kind == "cpu" or (
+            torch.cuda.is_available() and torch.cuda.get_device_name(target.index) == target.name
+        ):
+            return ceilings(target.device, may_measure=False), ""
+        return from_datasheet(target.name), ""
+    except UnsupportedError:
+        return None, f"no ceilings are known for {target.name}, so no floor is given: `weft info` measures them"
