@@ -21,7 +21,7 @@ from weft.base import interpreter
 from weft.cli import first_call
 from weft.gpu.warp_specialized import family as warp_specialized
 from weft.planner.planner import choose
-from weft.plans import elsewhere
+from weft.plans.arrival import close_compilers, planned_elsewhere
 from weft.tune.compile_pool import Compiler
 
 H100 = TARGETS["sm_90"]
@@ -42,8 +42,8 @@ def submitted() -> None:
 
 
 def planned() -> None:
-    assert elsewhere.planned(described("ik,jk->ij", (64, 64), (64, 64)), H100, None) is None
-    elsewhere.close()
+    assert planned_elsewhere(described("ik,jk->ij", (64, 64), (64, 64)), H100, None) is None
+    close_compilers()
 
 
 def probed() -> None:

@@ -2,6 +2,10 @@
 
 Nobody waits for it before the call at which it is due. That call waits where it is late, until twice the time has
 passed that it was expected to take; then what serves goes on serving, and the log says so.
+
+One process of compilers, as many as half of the cores, serves all plans of a device. It starts with the first kernel
+that is wanted, takes some seconds to import what it needs, and ends with this process or when nothing was wanted of it
+for a while.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ from concurrent.futures import TimeoutError as LateError
 from contextlib import contextmanager, suppress
 from threading import Event, Thread
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 import torch
@@ -23,14 +27,24 @@ from weft.base.figures import duration
 from weft.base.log import log
 from weft.planner.planner import Choice
 from weft.planner.registry import first_line
-from weft.planner.schedule import Target
-from weft.plans import elsewhere
+from weft.planner.schedule import Description, Target
+from weft.planner.tuned import restored
+from weft.selftest.gate import awaited
+
+if TYPE_CHECKING:
+    from weft.tune.compile_pool import Compiler
 
 Built = tuple[Choice, Any]  # a choice and its launch
 
 _PATIENCE = 2.0  # times of what was expected that a call waits for
 _LEAST = 1.0  # seconds of patience, however little was expected
 _AT_EXIT = 60.0  # seconds that the end of the process waits for threads that are at work
+
+IDLE = 60.0  # seconds after which compilers that nobody wants end
+STARTING = 4.0  # seconds until the first kernel of a process of compilers is begun
+
+_pools: dict[tuple[Target, int], Compiler] = {}  # by target, and the process that they belong to
+_OTHERS = "what else could have been chosen is known to another process"
 
 _threads: WeakSet[Thread] = WeakSet()
 _closing = Event()
@@ -98,10 +112,52 @@ def check_open() -> None:
         raise RuntimeError("the process ends")
 
 
+def compilers_run(target: Target) -> bool:
+    """Whether compilers for a target are there already."""
+    pool = _pools.get((target, os.getpid()))
+    return pool is not None and pool.is_running
+
+
+def compile_elsewhere(choice: Choice) -> None:
+    """Wait until a choice's kernels are compiled, and those of the self-tests that it has still to pass.
+
+    What goes wrong there is met again where they are built.
+    """
+    with suppress(Exception):
+        pool = _pool(choice.target)
+        for future in [pool.submit(*each) for each in ((choice.description, choice.best), *awaited(choice))]:
+            future.result()
+
+
+def planned_elsewhere(description: Description, target: Target, workspace_limit: int | None) -> Choice | None:
+    """The planner's choice for an NVIDIA GPU, compiled; None where it is to be made in this process."""
+    if target.kind != "cuda":
+        return None
+    answer = _pool(target).plan(description, workspace_limit).result()
+    if not isinstance(answer, dict):
+        return None
+    rank = restored(answer["serialized"], answer["family"], description, "triton", target)
+    return None if rank is None else Choice(description, "triton", target, rank, (rank,), (_OTHERS,))
+
+
+def _pool(target: Target) -> Compiler:
+    """The compilers of this process."""
+    from weft.tune.compile_pool import Compiler, default_jobs
+
+    place = target, os.getpid()
+    return _pools.get(place) or _pools.setdefault(place, Compiler(target, "triton", max(2, default_jobs() // 2), IDLE))
+
+
+def close_compilers() -> None:
+    """End all compilers of this process; who waits for them waits no longer."""
+    for place in [place for place in _pools if place[1] == os.getpid()]:
+        _pools.pop(place).close()
+
+
 def _close() -> None:
     """Let threads come to an end that are at work: neither the device nor the interpreter is there afterwards."""
     _closing.set()
-    elsewhere.close()
+    close_compilers()
     until = monotonic() + _AT_EXIT
     for thread in list(_threads):
         with suppress(RuntimeError):

@@ -26,8 +26,7 @@ from weft.planner.promotion import LIBRARY, SPECIALISED, Name, Tier
 from weft.planner.registry import BLAS, LIBRARIES, imported
 from weft.planner.schedule import Description, Ranked, Target, is_invariant
 from weft.planner.tuned import kept_here
-from weft.plans import elsewhere
-from weft.plans.arrival import Built, check_open
+from weft.plans.arrival import STARTING, Built, check_open, compile_elsewhere, compilers_run, planned_elsewhere
 from weft.plans.guard import GROSS
 from weft.plans.select import ServiceRequest, chosen_and_built, select, tell
 from weft.spec.permutation import Permutation
@@ -175,8 +174,7 @@ def offered(asked: ServiceRequest) -> Offer:
     seconds = promotion.expected(asked.description, asked.target)
     if kept is not None:
         return Offer(SPECIALISED, seconds, promotion.LOADING, kept.choice, kept.tuned)
-    ready = promotion.COMPILING + (0.0 if elsewhere.is_running(asked.target) else elsewhere.STARTING)
-    return Offer(SPECIALISED, seconds, ready, None)
+    return Offer(SPECIALISED, seconds, _compiling(asked.target), None)
 
 
 def _ready(choice: Choice) -> float:
@@ -185,8 +183,12 @@ def _ready(choice: Choice) -> float:
         return _testing(choice) + (promotion.LOADING if _is_linked(choice) else promotion.COMPILING_CPU)
     if _is_kept(choice):
         return promotion.LOADING + _testing(choice)
-    starting = 0.0 if elsewhere.is_running(choice.target) else elsewhere.STARTING
-    return promotion.COMPILING + _testing(choice) + starting
+    return _compiling(choice.target) + _testing(choice)
+
+
+def _compiling(target: Target) -> float:
+    """Seconds of a kernel in another process."""
+    return promotion.COMPILING + (0.0 if compilers_run(target) else STARTING)
 
 
 def _testing(choice: Choice) -> float:
@@ -225,11 +227,11 @@ def made(asked: ServiceRequest, offer: Offer) -> Built:
     """An offer's choice and launch, self-tested."""
     known = offer.choice
     if known is None and offer.ready > promotion.LOADING:  # else a tuned schedule is stored, which this process reads
-        known = elsewhere.planned(asked.description, asked.target, asked.workspace_limit)
+        known = planned_elsewhere(asked.description, asked.target, asked.workspace_limit)
     if known is None:
         known = select(asked)
     if asked.target.kind == "cuda" and offer.ready > promotion.LOADING:
-        elsewhere.compiled(known)
+        compile_elsewhere(known)
     check_open()
     return chosen_and_built(asked, known)
 
