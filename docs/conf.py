@@ -47,7 +47,7 @@ def setup(sphinx: Sphinx) -> None:
 
 def one_signature(sphinx: Sphinx) -> None:
     """Overloads are for type checkers. A reader sees one signature, with every keyword and its default."""
-    for module in ("weft.api.contract", "weft.api.matmul", "weft.api.permute", "weft_bench.profiling.api"):
+    for module in ("weft.api.contract", "weft.api.numpy_words", "weft.api.permute", "weft_bench.profiling.api"):
         analyzer = ModuleAnalyzer.for_module(module)
         analyzer.analyze()
         analyzer.overloads.clear()

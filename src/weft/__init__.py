@@ -14,8 +14,7 @@ if TYPE_CHECKING or not _only_tells():  # what imports torch
     from weft.algebra import Algebra
     from weft.api.contract import contract, plan
     from weft.api.keywords import Equation, Function
-    from weft.api.matmul import matmul
-    from weft.api.numpy_words import inner, outer, tensordot, trace, transpose
+    from weft.api.numpy_words import inner, matmul, outer, tensordot, trace, transpose
     from weft.api.permute import permute, plan_permute
     from weft.api.transpose import transpose_
     from weft.api.warm import warm
