@@ -13,7 +13,7 @@ from typing import Any, Literal, Unpack, cast, overload
 import torch
 
 from weft.api.autocast import with_autocast
-from weft.api.entry import made
+from weft.api.entry import SelectingPlan, made
 from weft.api.keywords import (
     AnyKeywords,
     ContractKeywords,
@@ -359,8 +359,6 @@ def _selecting(
     equation: Equation, tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, Any], options: Options
 ) -> Plan:
     """A plan whose calls find places, too; what does not fit it is refused now."""
-    from weft.api.selecting_plan import SelectingPlan
-
     x, y, addend, options = _detached(*tensors[:3], options)
     request = find_plan(equation, x, y, options).request
     check_selected(request, added=False)

@@ -7,24 +7,29 @@ of their tensors, and their options, as a public call was given them or as `Opti
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
 from weft.api.lookup import Terms, find_plan
-from weft.api.selection import known_selection, selected
-from weft.base.arrays import without_neg
+from weft.api.selection import reduced_labels, selected
+from weft.base.arrays import as_results, as_tensor, returned, without_neg
 from weft.base.describe import describe_call
 from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced, outside
+from weft.base.factors import addition
 from weft.engine.calls import CALLS, present
-from weft.errors import call_context
+from weft.errors import UnsupportedError, call_context
 from weft.planner.options import Options, read_operands
 from weft.planner.request import Request, Results
 from weft.planner.schedule import Scalar
+from weft.plans.checks import aux_tensors
+from weft.plans.contraction import Plan
 from weft.plans.derivatives import any_tensor, asked, differentiable
+from weft.plans.keywords import refuse_unknown
 from weft.plans.known_call import KnownCall
+from weft.spec.arguments import read_flag
 from weft.spec.dtypes import result_types
 
 FEW = 1 << 15  # elements of a tensor, or pairs of another algebra, of which copies cost less than a call does
@@ -99,8 +104,7 @@ def made(
         traced = as_operation("contraction")
         return traced(equation, a, b, c, alpha, beta, out, options, return_arg, validate), None
     if return_arg:
-        found = selected(equation, a, b, c, alpha, beta, out, options, validate)
-        return found, known_selection(equation, a, b, c, out, options)
+        return selected(equation, a, b, c, alpha, beta, out, options, validate)
     plan = find_plan(equation, a, b, options)
     if validate or not plan.is_lasting:
         run = plan.run_validated if validate else plan.run
@@ -110,6 +114,53 @@ def made(
     if call is not None and free and are_few(plan.request, (a, b, c, *tensors.values())):
         return result, FewElements(call, plan.request, tuple(tensors))
     return result, call
+
+
+class SelectingPlan(Plan):
+    """A `weft.Plan` whose calls return ``(D, where)``, as ``weft.contract(..., return_arg=True)`` does.
+
+    What it says of itself, its schedule and its report, is of the contraction that finds D alone.
+    """
+
+    def __init__(self, request: Request, options: Options, modes: Mapping[str, Hashable]) -> None:
+        """`options` are those of the call without operands, which have `modes`."""
+        super().__init__(request)
+        self._options, self._modes = options, dict(modes)
+        self.places = len(reduced_labels(request))
+
+    def bind(self, *tensors: Any, **keywords: Any) -> NoReturn:
+        """Refused: places are found by several launches."""
+        raise UnsupportedError("a plan made with return_arg is not bound: its calls are several launches")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._request, self._options, self._modes)
+
+    def __call__(
+        self, a: Any, b: Any, *, c: Any = None, alpha: Scalar = 1.0, beta: Scalar | None = None, out: Any = None,
+        operands: Mapping[str, Any] | None = None, validate: bool = False, **unknown: Any,
+    ) -> Any:  # fmt: skip
+        """Run on `a` and `b`, which have the planned layouts; returns D and the indices, as `weft.contract` does."""
+        if is_dynamo_compiling():
+            return as_operation("plan")(self, a, b, c, alpha, beta, out, operands, validate)
+        c, beta = addition(c, beta, out)
+        with call_context(lambda: describe_call("plan", self._request.text, a=a, b=b, c=c, out=out)):
+            if unknown:
+                refuse_unknown("a plan's call", unknown)
+            read_flag("validate", validate)
+            promote = self._request.promote
+            x, y = (as_tensor(name, value, promote).resolve_neg() for name, value in (("a", a), ("b", b)))
+            target = as_results(out)
+            addend = as_tensor("c", c, promote) if c is not None else None
+            given = aux_tensors(operands, self._request.named) if operands else {}
+            if not asked(x, y, addend, *given.values()) and not is_traced((x, y, addend, *given.values())):
+                self._key(x, y, addend, target, given)  # raises what does not fit the plan
+            placed = {name: (self._modes[name], tensor) for name, tensor in given.items()}
+            options = replace(self._options, operands=placed)
+            found, _ = made(
+                self._request.notation, x, y, options, addend, alpha, beta, target, return_arg=True,
+                validate=validate,
+            )  # fmt: skip
+        return returned(a, out, found, True)
 
 
 class FewElements:

@@ -53,9 +53,11 @@ def selected(
     out: Results | None,
     options: Options,
     validate: bool,
-) -> tuple[torch.Tensor, torch.Tensor | tuple[torch.Tensor, ...]]:
-    """D and the index along each reduced mode; a tensor where one is reduced, else a tuple."""
-    request, roles, extents, shape, largest = _planned(equation, a, b, options)
+) -> tuple[Any, KnownSelection | None]:
+    """D and the index along each reduced mode, a tensor where one is reduced, else a tuple; and the call as later ones
+    are known, None where there is more to it than A and B."""
+    planned = _planned(equation, a, b, options)
+    request, roles, extents, shape, largest, (along, order) = planned
     assert request.algebra is not None
     check_unscaled(request.algebra.name, alpha, beta)
     check_room(request.device, math.prod(shape) * (request.d_dtype.itemsize + 8))  # of values and of places
@@ -66,18 +68,15 @@ def selected(
         check_addend(c, shape, request.arithmetic.accumulate, request.device)
     _check_workspace(roles, extents, request, options)
     values, places = _values_and_places(a, b, request, roles, extents, options, largest)
-    order = (*roles.batch, *roles.m, *roles.n)
-    turn = [order.index(label) for label in request.notation.output]
-    values, places = (
-        each.reshape([extents[label] for label in order]).permute(turn).contiguous() for each in (values, places)
-    )
+    values, places = (each.reshape(along).permute(order).contiguous() for each in (values, places))
     if c is not None:
         values, places = _with_addend(values, places, c, request, options, largest)
     read = c if c is None or not validate else c.clone()  # C may be stored where D goes
     result = _finished(values, request, options, out)
     if validate:
         _validate(equation, a, b, read, result, options)
-    return result, _each_or_one(places, request, roles)
+    bare = c is None and out is None and all(each is None for each in options.functions) and not options.operands
+    return (result, _each_or_one(places, request, roles)), _known(planned, a, b) if bare else None
 
 
 class _Planned(NamedTuple):
@@ -88,6 +87,7 @@ class _Planned(NamedTuple):
     extents: dict[Label, int]
     shape: tuple[int, ...]  # of D
     largest: bool  # whether the larger of two values is selected
+    turn: tuple[list[int], list[int]]  # from matrices (batch, m, n) to D: extents, and their order
 
 
 def _planned(equation: Terms, a: torch.Tensor, b: torch.Tensor, options: Options) -> _Planned:
@@ -101,17 +101,19 @@ def _planned(equation: Terms, a: torch.Tensor, b: torch.Tensor, options: Options
         notation = read_notation(equation)
         request = resolved(notation, str(notation), a, b, options)
         largest, extents = check_selected(request, added=False), request.extents
-        known = _Planned(request, _roles(request), extents, output_shape(request.notation, extents), largest)
+        roles, shape = _roles(request), output_shape(request.notation, extents)
+        order = (*roles.batch, *roles.m, *roles.n)
+        turn = [extents[label] for label in order], [order.index(label) for label in request.notation.output]
+        known = _Planned(request, roles, extents, shape, largest, turn)
         CALLS.keep(place, tensors, known)
     return known
 
 
 class KnownSelection(NamedTuple):
-    """The entry of the call cache for such a call without C and functions. Others are `KnownCall`."""
+    """The known call of A and B alone, without C and functions. Others are `KnownCall`."""
 
     planned: _Planned
     views: tuple[tuple[Any, Any, Any], ...]  # of A and B: shape and strides as they are packed, shape of the matrices
-    turn: tuple[list[int], list[int]]  # from the matrices to D: extents, and their order
 
     def run(
         self, a: Any, b: Any, c: Any = None, alpha: Any = 1.0, beta: Any = 1.0, out: Any = None,
@@ -127,18 +129,13 @@ class KnownSelection(NamedTuple):
             for each, (shape, strides, matrices) in zip((a, b), self.views, strict=True)
         )
         found = import_module(_ROOMS[request.backend]).select(x, y, request.algebra, self.planned.largest)
-        extents, order = self.turn
+        extents, order = self.planned.turn
         values, places = (each.view(extents).permute(order).contiguous() for each in found)
         return values.to(request.d_dtype), _each_or_one(places, request, self.planned.roles)
 
 
-def known_selection(
-    equation: Terms, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, out: Any, options: Options
-) -> KnownSelection | None:
-    """The entry of the call cache for a call that has been run; None where there is more to it than A and B."""
-    if c is not None or out is not None or any(each is not None for each in options.functions) or options.operands:
-        return None
-    planned = _planned(equation, a, b, options)
+def _known(planned: _Planned, a: torch.Tensor, b: torch.Tensor) -> KnownSelection | None:
+    """The known call of one that has been run; None for what is made in another way in each call."""
     roles, extents = planned.roles, planned.extents
     if 0 in extents.values() or planned.request.backend == "reference" or a.is_conj() or b.is_conj():
         return None
@@ -147,9 +144,7 @@ def known_selection(
         order, strides = (*roles.batch, *roles.k, *own), mode_strides(term, Layout.of(tensor), extents)
         matrices = tuple([math.prod([extents[label] for label in group]) for group in (roles.batch, roles.k, own)])
         views.append(([extents[label] for label in order], [strides.get(label, 0) for label in order], matrices))
-    order = (*roles.batch, *roles.m, *roles.n)
-    turn = [extents[label] for label in order], [order.index(label) for label in planned.request.notation.output]
-    return KnownSelection(planned, tuple(views), turn)
+    return KnownSelection(planned, tuple(views))
 
 
 def _each_or_one(
