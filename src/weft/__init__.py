@@ -13,11 +13,11 @@ if TYPE_CHECKING or not _only_tells():  # what imports torch
     from weft import algebra, blocks, cache, functions, nn, reference, testing
     from weft.algebra import Algebra
     from weft.api.contract import contract, plan
+    from weft.api.describe import warm
     from weft.api.keywords import Equation, Function
     from weft.api.numpy_words import inner, matmul, outer, tensordot, trace, transpose
     from weft.api.permute import permute, plan_permute
     from weft.api.transpose import transpose_
-    from weft.api.warm import warm
     from weft.base.log import start as _start_log
     from weft.cascades import reduced as _reduced  # noqa: F401  # which takes calls with reductions, and sums of three
     from weft.cascades.public import cascade, plan_cascade

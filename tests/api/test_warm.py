@@ -7,8 +7,7 @@ import torch
 from typer.testing import CliRunner
 
 import weft
-from weft.api.describe import TARGETS
-from weft.api.warm import choices, described, in_types, read_equations
+from weft.api.describe import TARGETS, choices, described, in_types, read_equations
 from weft.cli.main import app
 from weft.spec import Contraction
 

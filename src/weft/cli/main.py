@@ -94,8 +94,8 @@ def warm(
 ) -> None:
     """Compile the kernels of a file of equations ahead, and fit the cost model to a GPU that it has no numbers of."""
     with errors_in_a_line():
-        from weft.api.warm import read_equations
-        from weft.api.warm import warm as compile_ahead
+        from weft.api.describe import read_equations
+        from weft.api.describe import warm as compile_ahead
 
         types = [read_dtype(name, "--dtypes") for name in dtypes.split(",")]
         equations = read_equations(_text(file)) if file is not None else ()

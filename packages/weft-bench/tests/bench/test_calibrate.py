@@ -193,7 +193,7 @@ def test_numbers_of_other_models_are_fitted_anew(measuring: list[Sample], monkey
 
 
 def test_warm_fits_a_device_without_numbers(measuring: list[Sample], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft.api.warm.warm", lambda *_, **__: 7)
+    monkeypatch.setattr("weft.api.describe.warm", lambda *_, **__: 7)
     monkeypatch.setattr("weft.planner.target.target_of", lambda *_: OTHER)
     first, again = (CliRunner().invoke(app, ["warm"]) for _ in range(2))
     assert "cost model of NVIDIA GH200 480GB, fitted to" in first.output
@@ -201,7 +201,7 @@ def test_warm_fits_a_device_without_numbers(measuring: list[Sample], monkeypatch
 
 
 def test_without_weft_bench_warm_says_what_fitting_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft.api.warm.warm", lambda *_, **__: 7)
+    monkeypatch.setattr("weft.api.describe.warm", lambda *_, **__: 7)
     monkeypatch.setattr("weft.planner.target.target_of", lambda *_: OTHER)
     monkeypatch.setattr("weft.cli.main.found", lambda *_: None)
     done = CliRunner().invoke(app, ["warm"])
