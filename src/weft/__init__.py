@@ -45,9 +45,9 @@ if TYPE_CHECKING or not _only_tells():  # what imports torch
     from weft.networks.public import einsum, network
     from weft.oracle.bounds import error_bound
     from weft.planner.validity import precision, set_precision
-    from weft.plans.bound import BoundCall
     from weft.plans.contraction import Plan
     from weft.plans.explain.report import Report
+    from weft.plans.known_call import BoundCall
     from weft.plans.permutation import PermutePlan
 
     _start_log()

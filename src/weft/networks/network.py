@@ -21,8 +21,8 @@ from weft.networks.plan import NetworkPlan
 from weft.networks.program import NetworkProgram
 from weft.networks.rescale import scaled
 from weft.networks.work import EVERY, Slices, work_of
-from weft.plans.bound import BoundCall, held
 from weft.plans.derivatives import asked
+from weft.plans.known_call import BoundCall, held
 from weft.spec.arguments import read_path
 from weft.tune.many import BUDGET, TuningReport
 

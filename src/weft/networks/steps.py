@@ -26,10 +26,10 @@ from weft.machine.timing import captured
 from weft.networks.memory import replayed
 from weft.networks.tree import Model, Tree, TreeStep
 from weft.planner.options import Options
-from weft.plans.bound import BoundCall
 from weft.plans.checks import checked_scalar
 from weft.plans.contraction import Plan
 from weft.plans.intermediates import step_options
+from weft.plans.known_call import BoundCall
 from weft.plans.promoting import PromotingLaunch
 from weft.plans.select import ServiceRequest
 from weft.spec.memory import reach

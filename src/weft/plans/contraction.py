@@ -34,7 +34,6 @@ from weft.oracle.reference import launcher
 from weft.planner.request import Request, Results, hook_types
 from weft.planner.schedule import NewTensor, Scalar
 from weft.plans.base import PlanBase, Variant
-from weft.plans.bound import BoundCall, held, held_places
 from weft.plans.checks import (
     aligned_as,
     aux_tensors,
@@ -48,7 +47,15 @@ from weft.plans.checks import (
 )
 from weft.plans.derivatives import any_tensor, asked, differentiable, operand_tensors
 from weft.plans.keywords import PlanCallKeywords, refuse_unknown
-from weft.plans.known_call import KnownCall, arguments_of, each_of, said_operands
+from weft.plans.known_call import (
+    BoundCall,
+    KnownCall,
+    arguments_of,
+    each_of,
+    held,
+    held_places,
+    said_operands,
+)
 from weft.plans.select import ServiceRequest
 from weft.spec import Contraction, Layout
 from weft.spec.arguments import read_flag

@@ -21,11 +21,10 @@ from weft.oracle.permuting import permute_launcher
 from weft.planner.request import Request
 from weft.planner.schedule import NewTensor, Scalar
 from weft.plans.base import PlanBase, Variant
-from weft.plans.bound import BoundCall, held
 from weft.plans.checks import aligned_as, check_addend, check_operand, check_out, checked_factors
 from weft.plans.derivatives import any_tensor, asked, differentiable
 from weft.plans.keywords import FactorKeywords, refuse_unknown
-from weft.plans.known_call import KnownCall
+from weft.plans.known_call import BoundCall, KnownCall, held
 from weft.spec import Layout
 from weft.spec.dtypes import dtype_name
 from weft.spec.memory import reach, same_memory
