@@ -12,7 +12,6 @@ from typing import Any, Literal, Unpack, cast, overload
 
 import torch
 
-from weft.api.autocast import with_autocast
 from weft.api.entry import SelectingPlan, made
 from weft.api.keywords import (
     AnyKeywords,
@@ -23,6 +22,7 @@ from weft.api.keywords import (
     TensorKeywords,
     refuse_swapped,
     signed,
+    with_autocast,
 )
 from weft.api.lookup import as_key, find_plan, read_pair, said_options
 from weft.api.selection import check_selected

@@ -12,10 +12,9 @@ from typing import Any
 import torch
 
 from weft.algebra import Algebra, find
-from weft.api.autocast import is_cast, with_autocast
 from weft.api.contract import contract
 from weft.api.entry import bare, contraction
-from weft.api.keywords import signed
+from weft.api.keywords import is_cast, signed, with_autocast
 from weft.api.lookup import as_key, one_of, said_options
 from weft.api.permute import moved, permute, words_of_permute
 from weft.base.arrays import (

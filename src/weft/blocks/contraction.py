@@ -6,8 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, cast, overload
 
-from weft.api.autocast import cast_by_autocast
-from weft.api.keywords import Equation
+from weft.api.keywords import Equation, cast_by_autocast
 from weft.api.lookup import read_notation
 from weft.base.arrays import any_autocast
 from weft.base.describe import describe_call

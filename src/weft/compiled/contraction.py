@@ -13,10 +13,9 @@ from typing import Any
 import torch
 
 from weft.algebra import NAMED, Algebra, find
-from weft.api.autocast import autocast_keywords
 from weft.api.einsum import lone
 from weft.api.entry import contraction, words_of
-from weft.api.keywords import Equation
+from weft.api.keywords import Equation, autocast_keywords
 from weft.api.lookup import Terms, read_notation
 from weft.api.selection import check_selected, reduced_labels
 from weft.base.arrays import outside_tracing

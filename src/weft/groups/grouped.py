@@ -7,8 +7,7 @@ from typing import Any, overload
 
 import torch
 
-from weft.api.autocast import cast_by_autocast, with_autocast
-from weft.api.keywords import Equation, signed
+from weft.api.keywords import Equation, cast_by_autocast, signed, with_autocast
 from weft.api.lookup import read_notation
 from weft.base.arrays import Array, any_autocast, like
 from weft.base.describe import describe_call

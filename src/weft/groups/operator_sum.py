@@ -19,8 +19,8 @@ from typing import Any, NamedTuple, overload
 
 import torch
 
-from weft.api.autocast import cast_by_autocast
 from weft.api.entry import contraction
+from weft.api.keywords import cast_by_autocast
 from weft.base.arrays import Array, any_autocast, as_result, as_tensor, returned
 from weft.base.describe import describe_call
 from weft.base.dispatch import outside_graphs

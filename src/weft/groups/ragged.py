@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from weft.api.autocast import cast_by_autocast
+from weft.api.keywords import cast_by_autocast
 from weft.api.lookup import read_notation
 from weft.base.arrays import any_autocast, as_tensor, is_transformed, like, without_memory
 from weft.base.cached import cached_property

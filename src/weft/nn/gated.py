@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch.nn.functional import linear
 
-from weft.api.autocast import is_cast
 from weft.api.contract import contract
+from weft.api.keywords import is_cast
 from weft.errors import DTypeError
 from weft.nn.fused import (
     Activation,
