@@ -24,7 +24,7 @@ from weft.api.keywords import (
     signed,
     with_autocast,
 )
-from weft.api.lookup import as_key, find_plan, read_pair, said_options
+from weft.api.lookup import as_key, find_plan, read_pair, said_call, said_options
 from weft.api.selection import check_selected
 from weft.base.arrays import (
     Array,
@@ -321,11 +321,11 @@ def plan(
     """
     options = with_autocast(options, a, b, out)
     functions = (*[options.get(hook) for hook in HOOKS[:3]], epilogue)
-    asked, beside = said_options({name: value for name, value in options.items() if name not in HOOKS})
-    text, prints = equation if type(equation) is str else as_key(equation), fingerprints(functions)
+    asked = {name: value for name, value in options.items() if name not in HOOKS}
+    words, beside = said_call("plan", equation, functions, asked, return_arg)
     tensors, place = cast("Sequence[Any]", ()), None
-    if text is not None and asked is not None and prints is not None and type(return_arg) is bool:
-        words, tensors = present(("plan", text, prints, asked, return_arg), a, b, c, out, beside)
+    if words is not None:
+        words, tensors = present(words, a, b, c, out, beside)
         known, place = CALLS.find(words, tensors)
         if known is not None:
             return cast("Plan[Any]", known.given(functions, known.request.raw_algebra))
@@ -346,13 +346,11 @@ def _planned(
     addend = as_tensor("c", c, asked.promote) if c is not None else None
     if read_flag("return_arg", return_arg):
         return _selecting(equation, (x, y, addend, target), asked)
-    tensors = (x, y, addend, *asked.tensors.values())
-    if not asked_of(*tensors):
-        return find_plan(equation, x, y, asked).prepare(x, y, addend, target, asked.tensors)
-    needs = tuple(each is not None and asked_of(each) for each in tensors)
-    x, y, addend, asked = _detached(x, y, addend, asked)
+    needs = tuple(each is not None and asked_of(each) for each in (x, y, addend, *asked.tensors.values()))
+    if any(needs):
+        x, y, addend, asked = _detached(x, y, addend, asked)
     found = find_plan(equation, x, y, asked).prepare(x, y, addend, target, asked.tensors)
-    return found.differentiated(needs)
+    return found.differentiated(needs) if any(needs) else found
 
 
 def _selecting(

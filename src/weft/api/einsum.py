@@ -15,8 +15,8 @@ from weft.algebra import Algebra, find
 from weft.api.contract import contract
 from weft.api.entry import bare, contraction
 from weft.api.keywords import is_cast, signed, with_autocast
-from weft.api.lookup import as_key, one_of, said_options
-from weft.api.permute import moved, permute, words_of_permute
+from weft.api.lookup import as_key, one_of, said_call, said_options
+from weft.api.permute import moved, permute
 from weft.base.arrays import (
     as_results,
     as_tensors,
@@ -163,7 +163,8 @@ def _of_one(
         moving = {name: last[name] for name in MOVING[1:-2] if name in last}
         equation: Any = text if text is not None and "->" in text else (term, output)
         result = permute(x, equation, out=target, **moving)
-        known, _ = CALLS.find(words_of_permute(equation, None, moving, target is not None), (x,))
+        words, _ = said_call("permute", equation, (), moving, target is not None)
+        known, _ = CALLS.find(words, (x,))
         return result, None if known is None else partial(_moved, known)
     if is_cast(x) and last.get("precision") is None:
         last = {**last, "precision": x.dtype}  # autocast is about products of two

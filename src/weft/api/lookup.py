@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
-from weft.api.keywords import Equation
+from weft.api.keywords import Equation, Function
 from weft.base.arrays import as_tensor, like, without_neg
 from weft.base.kept import constant
 from weft.engine.memo import Memo
 from weft.errors import NotationError
+from weft.fn.fingerprint import fingerprints
 from weft.planner.options import Options
 from weft.planner.request import Request
 from weft.plans.base import PlanBase
@@ -70,6 +71,17 @@ def said_options(options: Mapping[str, Any]) -> tuple[tuple[Any, ...] | None, tu
         else:
             said.append((name, value))
     return tuple(said), tensors
+
+
+def said_call(
+    call: str, equation: Any, functions: tuple[Function | None, ...], options: Mapping[str, Any], further: bool
+) -> tuple[Hashable, tuple[Any, ...]]:
+    """All that a call says but for its tensors, None for what must be read anew in each call; and its operands'."""
+    said, tensors = said_options(options) if options else ((), ())
+    text = equation if type(equation) is str else as_key(equation)
+    prints = fingerprints(functions) if functions else ()
+    known = text is not None and said is not None and prints is not None and type(further) is bool
+    return (call, text, prints, said, further) if known else None, tensors
 
 
 def find_plan(equation: Terms, a: torch.Tensor, b: torch.Tensor, options: Options) -> Plan:

@@ -9,7 +9,7 @@ from typing import Any, Unpack, cast, overload
 import torch
 
 from weft.api.keywords import Equation, Function, MovingKeywords, PermuteKeywords, signed
-from weft.api.lookup import Terms, as_key, notation_key, plan_of, said_options
+from weft.api.lookup import Terms, notation_key, plan_of, said_call
 from weft.base.arrays import Array, as_result, as_tensor, is_array, is_subclass, like, source_of, without_neg
 from weft.base.describe import describe_call
 from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced, outside_graphs
@@ -17,7 +17,6 @@ from weft.base.factors import addition, check_dimensions
 from weft.engine.calls import CALLS
 from weft.errors import ArgumentError, DTypeError, NotationError, UnsupportedError, call_context
 from weft.fn import trace
-from weft.fn.fingerprint import fingerprints
 from weft.planner.options import Options, OutDtype
 from weft.planner.request import Functions, Request
 from weft.planner.schedule import Scalar
@@ -103,7 +102,7 @@ def permute(
         x, equation = equation, x
     tensors, place = (x,) if out is None else (x, out), None
     if c is None and extents is None and type(alpha) in _PLAIN and type(beta) in _PLAIN and alpha == 1 == beta:
-        words = words_of_permute(equation, fn, options, out is not None)
+        words, _ = said_call("permute", equation, () if fn is None else (fn,), options, out is not None)
         known, place = (None, None) if words is None else CALLS.find(words, tensors)
         if known is not None and (found := known.run(x, x, out=out)) is not None:
             return found
@@ -169,14 +168,6 @@ def _moved(
         return as_operation("permutation")(x, equation, c, alpha, beta, out, extents, options), None
     found = find_permutation(equation, x, out, options, extents)
     return found.run_known(x, out, alpha, beta, c)
-
-
-def words_of_permute(equation: Any, fn: Function | None, options: Mapping[str, Any], given: bool) -> Any:
-    """All that a call says but for its tensors; None for what must be read in each call. `given`: there is an out."""
-    said, _ = said_options(options) if options else ((), ())
-    text = equation if type(equation) is str else as_key(equation)
-    prints = () if fn is None else fingerprints((fn,))
-    return None if text is None or said is None or prints is None else ("permute", text, prints, said, given)
 
 
 @signed("plan_permute", ("x", "equation"), PermutePlan)

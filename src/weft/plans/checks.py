@@ -69,11 +69,9 @@ def check_devices(
     """All tensors of a call lie on one device."""
     if a.device != b.device:
         raise ShapeError(f"a is on {a.device}, b is on {b.device}")
-    if c is not None and c.device != a.device:
-        raise ShapeError(f"c is on {c.device}, a and b are on {a.device}")
-    for name, tensor in operands.items():
-        if tensor.device != a.device:
-            raise ShapeError(f"operand '{name}' is on {tensor.device}, a and b are on {a.device}")
+    for name, tensor in {"c": c, **{f"operand '{name}'": tensor for name, tensor in operands.items()}}.items():
+        if tensor is not None and tensor.device != a.device:
+            raise ShapeError(f"{name} is on {tensor.device}, a and b are on {a.device}")
 
 
 def check_addend(c: torch.Tensor, shape: tuple[int, ...], accumulate: torch.dtype, device: torch.device) -> None:
