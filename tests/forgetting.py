@@ -10,13 +10,13 @@ import pytest
 
 from weft.base.bounded_cache import BoundedCache
 from weft.engine.calls import Calls
-from weft.engine.memo import Memo, every_table
+from weft.engine.memo import TABLES, Memo
 
 
 @contextmanager
 def forgetting() -> Iterator[None]:
     """Nothing is kept within: `WEFT_REPLAY=0`, with tables that are empty."""
-    tables: list[Memo | Calls] = every_table()
+    tables: list[Memo | Calls] = list(TABLES)
     before = [_emptied(table) for table in tables]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("WEFT_REPLAY", "0")

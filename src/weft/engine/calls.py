@@ -27,7 +27,7 @@ from torch.nn.parameter import UninitializedTensorMixin as _Lazy  # type: ignore
 
 from weft.base.arrays import any_autocast, dispatch_modes, is_transformed, is_transforming, without_memory
 from weft.base.forks import free_in_child
-from weft.engine.memo import keeps, note_table
+from weft.engine.memo import TABLES, keeps
 from weft.planner.validity import call_state, generation
 
 _ALIGNED = 15  # bits of an address that count
@@ -64,7 +64,7 @@ class Calls:
         self._known: dict[Hashable, tuple[_Entry, ...]] = {}
         self._changes = generation()[0]
         self._lock = free_in_child(Lock())
-        note_table(self)
+        TABLES.add(self)
 
     def find(self, words: Hashable, tensors: Sequence[Any]) -> tuple[Any, CallPlace | None]:
         """The call of these words on tensors that are alike, or None and where it is to be kept.

@@ -13,17 +13,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Hashable
-from itertools import count
 from typing import Any, NamedTuple
-from weakref import WeakValueDictionary
+from weakref import WeakSet
 
 from weft.base.bounded_cache import BoundedCache
 from weft.base.settings import turns_off
 from weft.planner.validity import call_state, generation
 
-_every: WeakValueDictionary[int, Any] = WeakValueDictionary()
-_numbers = count()
-
+#: The tables of plans and of known calls that are in use.
+TABLES: WeakSet[Any] = WeakSet()
 
 
 def keeps() -> bool:
@@ -46,7 +44,7 @@ class Memo:
         self._size = size
         self._entries = BoundedCache(size)
         self._changes = generation()[0]
-        note_table(self)
+        TABLES.add(self)
 
     def place(self, key: Hashable) -> MemoPlace:
         """Where the value of a key belongs. Made before the value is, so that one which is outdated meanwhile is lost.
@@ -60,10 +58,6 @@ class Memo:
     def get(self, place: MemoPlace) -> Any:
         """The value, or None."""
         return self._entries.get(place)
-
-    def take(self, place: MemoPlace) -> Any:
-        """The value, which is no longer here, or None: for values that one caller at a time may use."""
-        return self._entries.take(place)
 
     def put(self, place: MemoPlace, value: Any) -> None:
         if not keeps():
@@ -82,17 +76,3 @@ class Memo:
             value = make()
             self.put(place, value)
         return value
-
-    def values(self) -> list[Any]:
-        """All values, the longest unused first."""
-        return self._entries.values()
-
-
-def note_table(table: Any) -> None:
-    """List a table of what is kept, for as long as it lives."""
-    _every[next(_numbers)] = table
-
-
-def every_table() -> list[Any]:
-    """The tables of plans and of known calls that are in use."""
-    return list(_every.values())
