@@ -50,16 +50,15 @@ def compiled(target: Target, wanted: Iterable[ServiceRequest]) -> int:
     """Have the kernels of these plans compiled, whatever was compiled before: the number of them."""
     from weft.tune.compile_pool import Compiler
 
-    tasks: dict[Hashable, tuple[Description, Ranked]] = {}
-    for each in wanted:
-        choice = chosen(each)
-        if choice is not None:
-            tasks.update(dict.fromkeys(_kernels(choice), (choice.description, choice.best)))
+    tasks: dict[Hashable, tuple[Description, Ranked]] = {}  # by what kernels are made of: equal ones are compiled once
+    for choice in map(chosen, wanted):
+        if choice is not None and choice.best.schedule.family != BLAS:
+            tasks[choice.description, choice.best.schedule] = choice.description, choice.best
     if len(tasks) < FEWEST:
         return 0
     log.info("%d kernels are compiled side by side", len(tasks))
     with Compiler(target, "triton") as pool:
-        for future in [pool.submit(description, rank) for description, rank in dict.fromkeys(tasks.values())]:
+        for future in [pool.submit(description, rank) for description, rank in tasks.values()]:
             future.result()
     return len(tasks)
 
@@ -75,12 +74,6 @@ def chosen(asked: ServiceRequest) -> Choice | None:
         return None if asked.specialize == "now" and twice_as_fast(asked, choice) is not None else choice
     except WeftError:
         return None
-
-
-def _kernels(choice: Choice) -> Iterable[Hashable]:
-    """Keys of the kernels of a choice: kernels with equal keys are compiled once."""
-    schedule = choice.best.schedule
-    return () if schedule.family == BLAS else ((choice.description, schedule),)
 
 
 def _place(name: str, target: Target) -> dict[str, Any]:
