@@ -1,4 +1,4 @@
-"""What a plan passes to a launch, and its two short calls.
+"""The arguments that a plan passes to a launch, and its two short calls.
 
 A known call is the launch that serves every call like one that was checked: only the addresses of tensors relative to
 one another, and factors, are looked at in each. A bound call has its tensors: it launches, and does nothing else.

@@ -138,7 +138,7 @@ def _rows(found: Report) -> list[tuple[str, str]]:
 
 
 def _seen(request: Request, description: Description) -> tuple[Any, Ceilings | None, Floor | None, str]:
-    """What says the sections of a description; the ceilings over it and its floor, or why there are none."""
+    """The module of a description's sections; the ceilings over it and its floor, or why there are none."""
     about: Any = permutation if isinstance(description, Permutation) else contraction
     known, unknown = known_ceilings(request.target)
     return about, known, about.floor(description, known) if known is not None else None, unknown
