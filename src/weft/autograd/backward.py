@@ -13,7 +13,7 @@ from weft.autograd import hooks
 from weft.autograd.spec import A_FN, B_FN, C_FN, EPILOGUE, FIRST_OPERAND, C, Spec
 from weft.autograd.steps import ONE, GradientStep, Input, Spread
 from weft.errors import UnsupportedError
-from weft.fn.derivative import Derived
+from weft.fn.pointwise import RecordedFunction
 from weft.planner.options import Options, types_of
 from weft.spec.dtypes import FP8, value_type
 
@@ -68,7 +68,7 @@ class Backward:
 
     # -- the gradient of the sums --------------------------------------------------------------------------------------
 
-    def _function(self, place: int, *, products: bool) -> Derived | None:
+    def _function(self, place: int, *, products: bool) -> RecordedFunction | None:
         """The derivative that makes the gradient of the sums (0), or of a name that the epilogue takes."""
         spec = self.spec
         value = value_type(self.kind, product_type(spec) if products else spec.accumulate)
@@ -89,7 +89,7 @@ class Backward:
         return {"sums": SUMS, "a": "A", "b": "B", "c": "C"}[name]
 
     def _further_inputs(
-        self, function: Derived | None, own: str, places: dict[str, tuple[str | None, str]] | None = None
+        self, function: RecordedFunction | None, own: str, places: dict[str, tuple[str | None, str]] | None = None
     ) -> tuple[Input, ...]:
         """The further inputs of a derivative; `own` are its value's modes, `places` sources that it has here."""
         known: dict[str, tuple[str | None, str]] = {name: (None, label) for name, label in self.spec.indices}
@@ -105,13 +105,12 @@ class Backward:
         spec = self.spec
         function = self._function(place, products=False)
         fits = torch.promote_types(out, product_type(spec)) == product_type(spec)
-        if self.stored and fits and target != TOTAL and function == self._function(0, products=False):
+        if self.stored and fits and target != TOTAL and _are_one(function, self._function(0, products=False)):
             step = over_elements(spec, target, out, TOTAL, term)
         else:
             aux = self._further_inputs(function, spec.term_d)
             step = over_elements(spec, target, out, self._source(self.main), term)
-            made = function.function if function is not None else None
-            step = replace(step, a_fn=made, aux=aux, prologue=made is not None)
+            step = replace(step, a_fn=function, aux=aux, prologue=function is not None)
         return self._in_kind(step, out)
 
     def _in_kind(self, step: GradientStep, out: torch.dtype) -> GradientStep:
@@ -141,7 +140,7 @@ class Backward:
             if pulled is not None:
                 step = self._contracted(hook, target, core, storage)
                 aux = self._further_inputs(pulled, own, {"weft_a": ("A" if hook == A_FN else "B", own)})
-                self.found.append(replace(step, epilogue=pulled.function, aux=_joined(step.aux, aux)))
+                self.found.append(replace(step, epilogue=pulled, aux=_joined(step.aux, aux)))
             return
         made = f"{target} before its function"
         self.found.append(self._contracted(hook, made, core, spec.accumulate))
@@ -168,8 +167,8 @@ class Backward:
         self._flows(hook, target if needed else None, own, own, functions, left, places, taken)
 
     def _flows(
-        self, hook: int, target: str | None, term: str, along: str, functions: Sequence[Derived | None], left: str,
-        places: dict[str, tuple[str | None, str]], taken: Sequence[str], scale: str | None = None,
+        self, hook: int, target: str | None, term: str, along: str, functions: Sequence[RecordedFunction | None],
+        left: str, places: dict[str, tuple[str | None, str]], taken: Sequence[str], scale: str | None = None,
     ) -> None:  # fmt: skip
         """Passes over the elements of `left` that make the gradients of a function's value, `target` with the modes
         `term`, and of what it takes; `along` are the modes of the passes."""
@@ -182,7 +181,7 @@ class Backward:
             if function is not None:
                 aux = self._further_inputs(function, along, places)
                 step = over_elements(spec, goal, out, left, modes, along)
-                self._add(self._in_kind(replace(step, a_fn=function.function, aux=aux, scale=scale), out))
+                self._add(self._in_kind(replace(step, a_fn=function, aux=aux, scale=scale), out))
 
     def _contracted(self, hook: int, target: str, core: str, out: torch.dtype) -> GradientStep:
         """The sum of G with the other operand's values, conjugated."""
@@ -199,7 +198,7 @@ class Backward:
         aux = _joined(self._further_inputs(prologue, spec.term_d), _inputs(spec, other))
         return GradientStep(
             target, f"{spec.term_d},{term}->{core}", left, source, out, product_options(spec),
-            a_fn=prologue.function if prologue is not None else None, b_fn=function, aux=aux, scale="alpha",
+            a_fn=prologue, b_fn=function, aux=aux, scale="alpha",
             conjugate=is_complex and function is None, prologue=prologue is not None,
         )  # fmt: skip
 
@@ -234,6 +233,11 @@ class Backward:
 
     def _type(self, name: str) -> torch.dtype:
         return self.spec.storage[self.spec.place(name)]
+
+
+def _are_one(first: RecordedFunction | None, second: RecordedFunction | None) -> bool:
+    """Whether two derivatives compute the same, and read inputs of the same names."""
+    return first == second and (first is None or second is None or first.inputs == second.inputs)
 
 
 def operand_source(name: str) -> str:

@@ -17,7 +17,8 @@ from weft.autograd import hooks
 from weft.autograd.backward import SUMS, arithmetic, operand_source
 from weft.autograd.spec import A_FN, B_FN, C_FN, EPILOGUE, FIRST_OPERAND, C, Spec
 from weft.autograd.steps import with_modes
-from weft.fn.derivative import Derived, converted, derived, push
+from weft.fn.derivative import converted, derived, push
+from weft.fn.pointwise import RecordedFunction
 from weft.planner.request import HOOKS
 from weft.planner.schedule import Scalar
 from weft.spec.dtypes import value_type
@@ -109,7 +110,7 @@ def _through(
         indices = {name: label for name, label in spec.indices if name in function.inputs}
         operands = {name: given[name] for name in function.inputs[1:] if name not in indices}
         options = spec.passing(
-            out_dtype=out, functions=(function.function, None, None, None), operands=operands, indices=indices
+            out_dtype=out, functions=(function, None, None, None), operands=operands, indices=indices
         )
         found.append(contraction(f"{own},->{own}", main, one_of(main.dtype, main.device), options))
     return found
@@ -118,7 +119,7 @@ def _through(
 @lru_cache(maxsize=1024)
 def _tangents(
     spec: Spec, hook: int, tangent: torch.dtype | None, moving: tuple[str, ...], storage: torch.dtype
-) -> tuple[Derived | None, ...]:
+) -> tuple[RecordedFunction | None, ...]:
     """The tangents of a function's results; its value is the main input, `weft_dx` the value's tangent if any."""
     function, names = spec.functions[hook], spec.names[hook]
     assert function is not None

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from weft.autograd.spec import C_FN, EPILOGUE, Spec, is_smooth
 from weft.fn import Pointwise, trace
-from weft.fn.derivative import Derived, compute, converted, derived, pull, recorded
+from weft.fn.derivative import compute, converted, derived, pull, recorded
+from weft.fn.pointwise import RecordedFunction
 from weft.planner.request import HOOKS
 
 Pattern = tuple[bool, ...]  # which results have a gradient
@@ -24,7 +25,7 @@ Pattern = tuple[bool, ...]  # which results have a gradient
 @lru_cache(maxsize=1024)
 def of_sums(
     spec: Spec, pattern: Pattern, main: str, value: torch.dtype, known: frozenset[int]
-) -> tuple[Derived | None, ...]:
+) -> tuple[RecordedFunction | None, ...]:
     """Gradients of the sums, and of each name that the epilogue takes, from those of the results.
 
     `main` is the input that comes as the value, and `value` its type then. None where nothing flows. The first is for a
@@ -46,7 +47,7 @@ def of_sums(
 @lru_cache(maxsize=1024)
 def of_addend(
     spec: Spec, pattern: Pattern, main: str, value: torch.dtype, known: frozenset[int]
-) -> tuple[Derived | None, ...]:
+) -> tuple[RecordedFunction | None, ...]:
     """Gradients of C and of each name that `c_fn` takes; `main` "weft_h" is the gradient of its values."""
     addend = spec.functions[C_FN]
     assert addend is not None
@@ -66,7 +67,7 @@ def of_addend(
 
 
 @lru_cache(maxsize=1024)
-def of_operand(spec: Spec, hook: int, main: str, value: torch.dtype) -> tuple[Derived | None, ...]:
+def of_operand(spec: Spec, hook: int, main: str, value: torch.dtype) -> tuple[RecordedFunction | None, ...]:
     """Gradients of A (or B) and of each name that its function takes, from that of the function's values, `weft_h`.
 
     `main` is the one of `weft_h` and `weft_a` that comes as the value.

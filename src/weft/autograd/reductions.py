@@ -29,8 +29,8 @@ from weft.autograd.rule import Bare, Found, Tensors, kept_for_algebra
 from weft.autograd.spec import Spec
 from weft.autograd.steps import with_modes
 from weft.errors import FunctionError, UnsupportedError
-from weft.fn import Pointwise
-from weft.fn.derivative import Derived, compute, derived, pull, push, recorded
+from weft.fn.derivative import compute, derived, pull, push, recorded
+from weft.fn.pointwise import RecordedFunction
 from weft.planner.schedule import Scalar
 
 
@@ -145,7 +145,7 @@ def _narrow(extent: int) -> torch.dtype:
 
 
 @kept_for_algebra
-def _slopes(algebra: Algebra, dtype: torch.dtype) -> tuple[Derived | None, ...]:
+def _slopes(algebra: Algebra, dtype: torch.dtype) -> tuple[RecordedFunction | None, ...]:
     """Gradients of both values that are combined; where `combine` selects, too, the first of equal ones gets it."""
     combine = algebra.traced(dtype).combine
 
@@ -155,14 +155,14 @@ def _slopes(algebra: Algebra, dtype: torch.dtype) -> tuple[Derived | None, ...]:
     return derived(body, {"grad": dtype, "x": dtype, "y": dtype}, f"combine of {algebra.name}")
 
 
-def _evaluated(slope: Derived | None, grad: Tensor, x: Tensor | None, y: Tensor | None) -> Tensor:
+def _evaluated(slope: RecordedFunction | None, grad: Tensor, x: Tensor | None, y: Tensor | None) -> Tensor:
     """The slope for each element of D; `x` and `y` are there where it reads them."""
     if slope is None:
         return torch.zeros_like(grad)
-    if slope.inputs == ("grad",) and slope.is_identity:
+    if slope.inputs == ("grad",) and len(slope.graph.nodes) == 2:  # an input and an output
         return grad
     given = {name: each.expand(grad.shape) for name, each in (("grad", grad), ("x", x), ("y", y)) if each is not None}
-    found = slope.function(*[given[name] for name in slope.inputs])
+    found = slope(*[given[name] for name in slope.inputs])
     assert isinstance(found, Tensor)
     return found
 
@@ -193,7 +193,7 @@ class Summation(Bare):
         return {name: (term, each.to(spec.accumulate)) for name, (term, each) in given.items() if each is not None}
 
     def _summed(
-        self, function: Derived, values: Mapping[str, tuple[str, Tensor]], own: str, dtype: torch.dtype
+        self, function: RecordedFunction, values: Mapping[str, tuple[str, Tensor]], own: str, dtype: torch.dtype
     ) -> Tensor:
         """The sum of a function of all pairs over the modes that one of its inputs, `own`, has not.
 
@@ -204,15 +204,16 @@ class Summation(Bare):
         extents = {label: size for term, each in values.values() for label, size in zip(term, each.shape, strict=True)}
         every, (main, *others) = "".join(extents), function.inputs
         term, tensor = values[main]
-        graph, operands = function.function, {name: values[name] for name in others}
+        operands = {name: values[name] for name in others}
         if torch.is_grad_enabled():
-            graph, operands = _alongside_a_number(function, tensor.dtype), operands | {main: values[main]}
+            function = _alongside_a_number(function, function.inputs, tensor.dtype)
+            operands |= {main: values[main]}
             term, tensor = "", one_of(tensor.dtype, tensor.device)
         tensor = tensor.permute([term.index(label) for label in every if label in term])
         tensor = with_modes(tensor, [label for label in every if label in term], every)
         tensor = tensor.expand([extents[label] for label in every])
         options = self.spec.asked(
-            out_dtype=dtype, accumulate=self.spec.accumulate, functions=(graph, None, None, None), operands=operands
+            out_dtype=dtype, accumulate=self.spec.accumulate, functions=(function, None, None, None), operands=operands
         )
         text = f"{every},->{values[own][0]}"
         found: Tensor = contraction(text, tensor, one_of(tensor.dtype, tensor.device), options)
@@ -240,7 +241,7 @@ def _vjp(algebra: Algebra, x: Tensor, y: Tensor, total: Tensor, grad: Tensor) ->
 
 
 @kept_for_algebra
-def _gradients_of_a_pair(algebra: Algebra, dtype: torch.dtype) -> tuple[Derived | None, Derived | None]:
+def _gradients_of_a_pair(algebra: Algebra, dtype: torch.dtype) -> tuple[RecordedFunction | None, ...]:
     """Functions of what a pair adds to the gradients of x and of y; the first's main input is y, the second's x."""
     combine = algebra.traced(dtype).combine
 
@@ -258,7 +259,7 @@ def _gradients_of_a_pair(algebra: Algebra, dtype: torch.dtype) -> tuple[Derived 
 
 
 @kept_for_algebra
-def _tangent(algebra: Algebra, dtype: torch.dtype, moving: tuple[str, ...]) -> Derived | None:
+def _tangent(algebra: Algebra, dtype: torch.dtype, moving: tuple[str, ...]) -> RecordedFunction | None:
     """The function of what a pair adds to the tangent of the total; `moving` names the tangents that there are."""
     if algebra.vjp is not None and dtype.is_complex:
         raise UnsupportedError(
@@ -279,11 +280,11 @@ def _tangent(algebra: Algebra, dtype: torch.dtype, moving: tuple[str, ...]) -> D
 
 
 @lru_cache(maxsize=256)
-def _alongside_a_number(function: Derived, dtype: torch.dtype) -> Pointwise:
+def _alongside_a_number(function: RecordedFunction, names: tuple[str, ...], dtype: torch.dtype) -> RecordedFunction:
     """The function with a value before its inputs that it does not read."""
 
     def body(t: Mapping[str, Tensor]) -> Sequence[Tensor]:
-        return compute(function.function, [t[name] for name in function.inputs])
+        return compute(function, [t[name] for name in names])
 
-    inputs = {"weft_number": dtype, **dict(zip(function.inputs, function.function.dtypes, strict=True))}
+    inputs = {"weft_number": dtype, **dict(zip(names, function.dtypes, strict=True))}
     return recorded(body, inputs, "the derivative of an algebra")

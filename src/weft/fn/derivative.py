@@ -7,7 +7,6 @@ any other: it is fused where it is used, has an identity, and can be differentia
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,20 +21,6 @@ from weft.fn.record import record
 from weft.fn.trace import fusible
 
 _SHAPE = (5, 7)  # of the elements that a derivative is recorded on
-
-
-@dataclass(frozen=True, slots=True)
-class Derived:
-    """A derivative, recorded: the function, and the names of what it reads, the main input first."""
-
-    function: Pointwise
-    inputs: tuple[str, ...]
-
-    @property
-    def is_identity(self) -> bool:
-        """Whether it is the main input as it is."""
-        found = self.function
-        return isinstance(found, RecordedFunction) and len(found.graph.nodes) == 2  # an input and an output
 
 
 def compute(function: Pointwise, arguments: Sequence[Tensor], *, selecting: bool = False) -> tuple[Tensor, ...]:
@@ -114,7 +99,7 @@ def derived(
     inputs: Mapping[str, torch.dtype],
     hook: str,
     known: Mapping[str, int] | None = None,
-) -> tuple[Derived | None, ...]:
+) -> tuple[RecordedFunction | None, ...]:
     """Record what `body` makes of tensors by name: a function for each value that it returns, None for None.
 
     `inputs` are the names and types offered, the main one first; a function reads the main one and those it needs.
@@ -157,7 +142,7 @@ def _recorded(call: Callable[..., Any], inputs: Mapping[str, torch.dtype], hook:
         return record(call, list(inputs.values()), _SHAPE, hook=hook, fusible=fusible, decompositions=BACKWARD)
 
 
-def _alone(graph: fx.Graph, wanted: fx.Node, names: Sequence[str], cut: Mapping[fx.Node, str]) -> Derived:
+def _alone(graph: fx.Graph, wanted: fx.Node, names: Sequence[str], cut: Mapping[fx.Node, str]) -> RecordedFunction:
     """One value of a graph as a function of what it depends on; nodes of `cut` are inputs where that spares others."""
     offered = dict(zip((node for node in graph.nodes if node.op == "placeholder"), names, strict=True))
     depends, short = behind(wanted), behind(wanted, cut=cut)
@@ -181,7 +166,7 @@ def _alone(graph: fx.Graph, wanted: fx.Node, names: Sequence[str], cut: Mapping[
         if node.op == "call_function" and node in depends and node not in places:
             places[node] = new.node_copy(node, places.__getitem__)
     new.output(places[wanted])
-    return Derived(RecordedFunction(new, tuple(by_name)), tuple(by_name))
+    return RecordedFunction(new, tuple(by_name))
 
 
 def _cast(graph: fx.Graph, node: fx.Node, dtype: torch.dtype) -> fx.Node:
