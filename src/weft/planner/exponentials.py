@@ -1,13 +1,4 @@
-"""Sums of other algebras as products of matrices: which algebras are such sums, and which results the product tells.
-
-Of truth values, by the count of pairs that are true in both:
-
-    or over k of (a[m, k] and b[k, n])  =  (sum over k of a[m, k] * b[k, n]) != 0        of the bytes 0 and 1
-
-Products of int8 summed in int32 are exact, so no pair is lost. Every byte that is not zero is true, as torch has it,
-and is made 1 before it is multiplied: of bytes as they are stored 1 * 1 + 255 * 1 would be zero.
-
-Of exponentials:
+"""Sums of exponentials as products of matrices: which algebras are such sums, and which results the product tells.
 
     D[m, n] = log sum_k exp(A[m, k] + B[k, n])
             = p[m] + q[n] + log sum_k exp(A[m, k] - p[m]) exp(B[k, n] - q[n])
@@ -23,7 +14,6 @@ on which what was lost is below the rounding of the sum; the direct form compute
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -31,9 +21,8 @@ import torch
 from torch import Tensor
 
 from weft import algebra as algebras
-from weft.algebra import Algebra, of_count
+from weft.algebra import Algebra
 from weft.fn.algebra import TracedAlgebra
-from weft.spec import Contraction, Layout, Mode
 
 TYPES = (torch.float32, torch.float64)  # whose exponents have room for factors
 
@@ -81,45 +70,3 @@ def least_sum(k: int, accumulate: torch.dtype, scale: float = 1.0) -> float:
 def spread_kept(accumulate: torch.dtype, scale: float = 1.0) -> float:
     """How far below the largest ones both factors' least exponents may lie, added up, for no product to be lost."""
     return 2 * math.log(scale) - math.log(torch.finfo(accumulate).tiny) - 1.0
-
-
-class RowMajor(NamedTuple):
-    """A workspace that holds some modes, row-major."""
-
-    layout: Layout
-    strides: dict[tuple[object, ...], int]  # by the labels of a mode
-
-    def stride(self, mode: Mode) -> int:
-        return self.strides.get(mode.labels, 0)
-
-
-def row_major(modes: Sequence[Mode], dtype: torch.dtype) -> RowMajor:
-    layout = Layout.contiguous([mode.extent for mode in modes], dtype)
-    return RowMajor(layout, {mode.labels: stride for mode, stride in zip(modes, layout.strides, strict=True)})
-
-
-# -- counts ------------------------------------------------------------------------------------------------------------
-
-FACTOR, COUNT = torch.int8, torch.int32
-BYTES = (torch.bool, torch.int8, torch.uint8)  # whose values are not cut on their way to a byte
-MOST = 2**31 - 2  # pairs: one more, for C's value, is the largest count
-
-
-def of_counts(contraction: Contraction) -> Callable[[torch.Tensor], torch.Tensor]:
-    """The function that makes truth values of counts, for a contraction that is not refused."""
-    assert contraction.algebra is not None
-    found = of_count(contraction.algebra, contraction.arithmetic.accumulate)
-    assert found is not None, "other algebras are refused"
-    return found
-
-
-def uncounted(contraction: Contraction) -> str | None:
-    """Why counting does not tell the result, in one sentence; None where it does."""
-    algebra, arithmetic = contraction.algebra, contraction.arithmetic
-    if algebra is None or of_count(algebra, arithmetic.accumulate) is None:
-        return "only sums of truth values, or_and and gf2 of bool, are told by how many pairs are true"
-    if not {contraction.a.dtype, contraction.b.dtype, arithmetic.product} <= set(BYTES):
-        return "pairs are counted of bool and of integers of eight bits: others would be cut before they are seen"
-    if contraction.k > MOST:
-        return f"more than {MOST} pairs may be too many for int32"
-    return None

@@ -1,4 +1,10 @@
-"""Truth values by counting: a product of bytes on matrix units, then a comparison."""
+"""Truth values by counting: a product of bytes on matrix units, then a comparison.
+
+    or over k of (a[m, k] and b[k, n])  =  (sum over k of a[m, k] * b[k, n]) != 0        of the bytes 0 and 1
+
+Products of int8 summed in int32 are exact, so no pair is lost. Every byte that is not zero is true, as torch has it,
+and is made 1 before it is multiplied: of bytes as they are stored 1 * 1 + 255 * 1 would be zero.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from weft.algebra import of_count
 from weft.fn import Pointwise, trace
 from weft.fn.pointwise import RecordedFunction
 from weft.gpu.common.constraints import is_product_of_vectors
-from weft.planner.exponentials import COUNT, FACTOR, of_counts, uncounted
 from weft.planner.program import SLOT_A, SLOT_B, Program, as_called, build, predict
 from weft.planner.schedule import Candidates, Ranked, Target
 from weft.spec import Arithmetic, Contraction
@@ -21,14 +27,19 @@ from weft.spec.dtypes import dtype_name
 if TYPE_CHECKING:
     from weft.planner.planner import Choice
 
-
 Between = Callable[[Tensor], Tensor]
+
+FACTOR, COUNT = torch.int8, torch.int32
+BYTES = (torch.bool, torch.int8, torch.uint8)  # whose values are not cut on their way to a byte
+MOST = 2**31 - 2  # pairs: one more, for C's value, is the largest count
 
 
 def product_of(contraction: Contraction) -> Contraction:
     """The product that counts, and makes D of the counts."""
     product, accumulate = contraction.arithmetic.product, contraction.arithmetic.accumulate
-    result = of_counts(contraction)
+    assert contraction.algebra is not None
+    result = of_count(contraction.algebra, accumulate)
+    assert result is not None, "other algebras are refused"
 
     def truth(value: Tensor) -> Tensor:
         return value.to(accumulate) != 0
@@ -75,8 +86,13 @@ OFF_MATRIX_UNITS = ("simt", "semiring", "pre_reduce")  # families that count no 
 
 
 def supports(contraction: Contraction, target: Target) -> str | None:
-    if (reason := uncounted(contraction)) is not None:
-        return reason
+    algebra, arithmetic = contraction.algebra, contraction.arithmetic
+    if algebra is None or of_count(algebra, arithmetic.accumulate) is None:
+        return "only sums of truth values, or_and and gf2 of bool, are told by how many pairs are true"
+    if not {contraction.a.dtype, contraction.b.dtype, arithmetic.product} <= set(BYTES):
+        return "pairs are counted of bool and of integers of eight bits: others would be cut before they are seen"
+    if contraction.k > MOST:
+        return f"more than {MOST} pairs may be too many for int32"
     if contraction.c is not None and contraction.c.dtype.itemsize > COUNT.itemsize:
         return f"C's values of {dtype_name(contraction.c.dtype)} would be cut to {dtype_name(COUNT)} as well"
     functions = (contraction.a_fn, contraction.b_fn, contraction.c_fn, contraction.epilogue)

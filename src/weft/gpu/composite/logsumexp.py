@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from weft.fn import Pointwise, trace
 from weft.fn.pointwise import RecordedFunction
 from weft.gpu.common.tiling import A, B
 from weft.planner import program
-from weft.planner.exponentials import RowMajor, least_sum, row_major
+from weft.planner.exponentials import least_sum
 from weft.planner.program import SLOT_A, SLOT_B, SLOT_D, Program, ProgramStep, Slot, SlotKind, build, predict
 from weft.planner.schedule import Candidates, Launch, Ranked, Target
 from weft.spec import Arithmetic, Aux, Contraction, Layout, Mode, Role, Strides, canonical
@@ -152,10 +152,25 @@ def with_marks(contraction: Contraction) -> Contraction:
     return replace(contraction, modes=tuple(modes), aux=aux)
 
 
+class RowMajor(NamedTuple):
+    """A workspace that holds some modes, row-major."""
+
+    layout: Layout
+    strides: dict[tuple[object, ...], int]  # by the labels of a mode
+
+    def stride(self, mode: Mode) -> int:
+        return self.strides.get(mode.labels, 0)
+
+
+def _row_major(modes: Sequence[Mode], dtype: torch.dtype) -> RowMajor:
+    layout = Layout.contiguous([mode.extent for mode in modes], dtype)
+    return RowMajor(layout, {mode.labels: stride for mode, stride in zip(modes, layout.strides, strict=True)})
+
+
 def marks_of(contraction: Contraction) -> RowMajor:
     """A mark for each element of D whose sum is out of range."""
     own = contraction.of_role(Role.BATCH, Role.M, Role.N)
-    return row_major(sorted(own, key=lambda mode: -mode.strides.d), torch.bool)
+    return _row_major(sorted(own, key=lambda mode: -mode.strides.d), torch.bool)
 
 
 def operand_count(contraction: Contraction) -> int:
@@ -172,13 +187,13 @@ def _own(contraction: Contraction, operand: int) -> list[Mode]:
 
 
 def _factors(contraction: Contraction, operand: int) -> RowMajor:
-    return row_major(_own(contraction, operand), contraction.arithmetic.accumulate)
+    return _row_major(_own(contraction, operand), contraction.arithmetic.accumulate)
 
 
 def _top(contraction: Contraction, operand: int) -> RowMajor:
     """Where the largest values of an operand go."""
     kept = [mode for mode in _own(contraction, operand) if mode.role is not Role.K]
-    return row_major(kept, contraction.arithmetic.accumulate)
+    return _row_major(kept, contraction.arithmetic.accumulate)
 
 
 def _alone(contraction: Contraction, operand: int, modes: Sequence[Mode], d: Layout, **others: Any) -> Contraction:
