@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -17,7 +16,7 @@ from weft.api.lookup import Terms, read_notation
 from weft.base.arrays import as_tensor
 from weft.base.factors import check_dimensions, is_zero
 from weft.errors import DTypeError, ShapeError, UnsupportedError
-from weft.fn.binding import parameters
+from weft.fn.binding import naming, parameters
 from weft.planner.options import Options
 from weft.spec.notation import expand
 
@@ -83,10 +82,7 @@ def _scaled(
 
     places = [*(["weft_alpha"] if alpha is None else []), *(["weft_beta"] if added and beta is None else [])]
     places += ["weft_c"] if added else []
-    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    every = dict.fromkeys(("value", *places, *own[0], *own[1]))
-    scaled.__signature__ = inspect.Signature([inspect.Parameter(name, kind) for name in every])  # type: ignore[attr-defined]
-    return scaled
+    return naming(dict.fromkeys(("value", *places, *own[0], *own[1])), scaled)
 
 
 def _times(factor: Any, value: torch.Tensor) -> torch.Tensor:

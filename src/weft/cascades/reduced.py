@@ -13,7 +13,6 @@ labels of one of the two that are not in D are summed. A kernel makes that in on
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
@@ -38,7 +37,7 @@ from weft.errors import (
     call_context,
 )
 from weft.fn import reductions
-from weft.fn.binding import parameters
+from weft.fn.binding import naming, parameters
 from weft.fn.fingerprint import standing_for
 from weft.planner.options import read_indices, read_operands
 from weft.spec import Label, Notation
@@ -151,9 +150,7 @@ def _together(read: list[Reduction], labels: tuple[Label, ...]) -> Callable[...,
             found.append(ALGEBRAS[each.algebra](element, modes) if modes else element)
         return tuple(found)
 
-    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    names = dict.fromkeys(("value", *(name for each in takes for name in each)))
-    reductions_of.__signature__ = inspect.Signature([inspect.Parameter(name, kind) for name in names])  # type: ignore[attr-defined]
+    naming(dict.fromkeys(("value", *(name for each in takes for name in each))), reductions_of)
     parts = [(tuple(map(str, each.kept)), each.algebra, each.function) for each in read]
     return standing_for(reductions_of, ("reductions", tuple(map(str, labels)), tuple(parts)))
 

@@ -21,7 +21,7 @@ from torch import fx
 
 from weft.base.bounded_cache import BoundedCache
 from weft.base.dispatch import is_dynamo_compiling
-from weft.fn.binding import parameters
+from weft.fn.binding import parameters, signature_of
 from weft.fn.fingerprint import TRACED
 from weft.fn.triton_function import is_triton_function
 
@@ -63,8 +63,7 @@ class Captured:
 
     @property
     def __signature__(self) -> inspect.Signature:
-        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        return inspect.Signature([inspect.Parameter(name, kind) for name in self.names])
+        return signature_of(self.names)
 
     def __call__(self, *values: torch.Tensor, **named: torch.Tensor) -> Any:
         given = self.__signature__.bind(*values, **named).arguments

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -31,6 +31,18 @@ def signature(fn: Any) -> inspect.Signature | None:
         return inspect.signature(target)
     except (TypeError, ValueError):
         return None
+
+
+def signature_of(names: Iterable[str]) -> inspect.Signature:
+    """The signature of a function of values with these names."""
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    return inspect.Signature([inspect.Parameter(name, kind) for name in names])
+
+
+def naming(names: Iterable[str], function: Callable[..., Any]) -> Callable[..., Any]:
+    """That function, which takes whatever it is given, with the names of its parameters to be seen."""
+    function.__signature__ = signature_of(names)  # type: ignore[attr-defined]
+    return function
 
 
 def bind(functions: Mapping[str, Callable[..., Any] | None], names: Collection[str]) -> dict[str, tuple[str, ...]]:

@@ -11,7 +11,6 @@ A function that the user wrote in Triton has no such graph: it travels by its mo
 
 from __future__ import annotations
 
-import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
@@ -24,6 +23,7 @@ import torch
 from torch import fx
 
 from weft.errors import FunctionError
+from weft.fn.binding import naming
 from weft.fn.fingerprint import standing_for
 from weft.fn.graphs import output_of, run
 from weft.fn.pointwise import Pointwise, RecordedFunction, TritonFunction
@@ -90,10 +90,8 @@ def _read(text: str) -> Callable[..., Any]:
         results = run(graph, tensors, lambda node, args, kwargs: node.target(*args, **kwargs))  # type: ignore[operator]
         return results if several else results[0]
 
-    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    rebuilt.__signature__ = inspect.Signature([inspect.Parameter(name, kind) for name in names])  # type: ignore[attr-defined]
     _made[rebuilt] = data
-    return standing_for(rebuilt, text)
+    return standing_for(naming(names, rebuilt), text)
 
 
 # -- values ------------------------------------------------------------------------------------------------------------

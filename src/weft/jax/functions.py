@@ -5,7 +5,6 @@ A function is traced by JAX on one element, and its jaxpr is run again on torch'
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -18,6 +17,7 @@ from jax.interpreters import mlir
 import jax
 from weft.errors import FunctionError
 from weft.fn import reductions
+from weft.fn.binding import naming
 from weft.spec.dtypes import dtype_name
 from weft.spec.type_names import read_dtype
 
@@ -52,9 +52,7 @@ def as_torch(
         found = tuple(_evaluated(closed.jaxpr, constants, given))
         return found[0] if len(found) == 1 else found
 
-    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    of_torch.__signature__ = inspect.Signature([inspect.Parameter(name, kind) for name in ("value", *names)])  # type: ignore[attr-defined]
-    return of_torch
+    return naming(("value", *names), of_torch)
 
 
 def _one(dtype: torch.dtype) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,7 +15,7 @@ from weft.base.dispatch import is_dynamo_compiling
 from weft.base.figures import counted
 from weft.cascades.public import cascade
 from weft.errors import ArgumentError, FunctionError, ShapeError
-from weft.fn.binding import parameters
+from weft.fn.binding import naming, parameters
 from weft.fn.reductions import softmax
 from weft.machine.exactness import shortened
 from weft.nn.linear import Linear
@@ -221,6 +220,4 @@ def _named(function: Callable[..., Any], names: tuple[str, ...]) -> Callable[...
     def called(value: Tensor, **aux: Tensor) -> Tensor:
         return function(value, aux)
 
-    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    called.__signature__ = inspect.Signature([inspect.Parameter(each, kind) for each in ("value", *names)])  # type: ignore[attr-defined]
-    return called
+    return naming(("value", *names), called)
