@@ -25,7 +25,6 @@ from weft.machine.stamp import device_stamp
 from weft.machine.store import Store, fields_of
 from weft.machine.timing import Timing, measure
 
-_REAL = {torch.complex64: torch.float32, torch.complex128: torch.float64}
 _MATRIX_TYPES = {
     "float32": torch.float32,
     "tf32": torch.float32,
@@ -110,7 +109,7 @@ def rate_name(product: torch.dtype, accumulate: torch.dtype, precision: str = "i
     Complex products go by their real type, each multiply-add counting as four real ones; sums in float64 go at the
     rate of float64.
     """
-    product, accumulate = _REAL.get(product, product), _REAL.get(accumulate, accumulate)
+    product, accumulate = product.to_real(), accumulate.to_real()
     if accumulate is torch.float64:
         return "float64"
     if product is torch.float32 and precision != "ieee":

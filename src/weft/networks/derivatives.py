@@ -30,7 +30,6 @@ from weft.networks.tree import Tree, TreeStep
 from weft.planner.options import Options
 from weft.plans.intermediates import WIDER, intermediate_type, step_options
 from weft.spec import Notation
-from weft.spec.dtypes import REAL_OF
 
 Place = tuple[int, ...]  # of a part of the result: the indices of its sliced labels
 
@@ -147,7 +146,7 @@ def _scaled(steps: Contractions, operands: Sequence[torch.Tensor]) -> tuple[torc
     whole = torch.stack([exponent for _, _, exponent in slices]).amax()
     sums: dict[Place, torch.Tensor] = {}
     for place, value, exponent in slices:
-        found = value * torch.pow(10.0, exponent - whole).to(REAL_OF.get(value.dtype, value.dtype))
+        found = value * torch.pow(10.0, exponent - whole).to(value.dtype.to_real())
         sums[place] = sums[place] + found if place in sums else found
     return _assembled(steps.plan, tree, sums), whole
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from weft.errors import DTypeError
-from weft.spec.dtypes import REAL_OF, dtype_name
+from weft.spec.dtypes import dtype_name
 
 _APART = 16  # bytes between peaks: each is aligned as a tensor of its own is
 _SHORT = (torch.float16, torch.bfloat16)  # of which torch knows no norm on every device
@@ -98,7 +98,7 @@ def scaled(operand: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     dtype = operand.dtype
     check_floating("the operand", dtype)
     largest = operand.abs().amax().double() if operand.numel() else torch.zeros((), dtype=torch.float64, device="cpu")
-    real = REAL_OF.get(dtype, dtype)
+    real = dtype.to_real()
     most = int(math.log2(torch.finfo(real).max))  # of a power of two that the type holds, and the inverse too
     exponent = torch.frexp(largest)[1].clamp(-most, most - 1).to(operand.device)
     factor = torch.exp2(-exponent.double()).to(real)

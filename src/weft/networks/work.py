@@ -32,7 +32,6 @@ from weft.networks.rescale import scale_and_exponent
 from weft.networks.steps import ContractionCall
 from weft.planner.options import Options
 from weft.plans.intermediates import WIDER
-from weft.spec.dtypes import REAL_OF
 from weft.tune.progress import quiet, shown
 
 EVERY = 60.0  # seconds between states on disk
@@ -163,7 +162,7 @@ class Scaling(_Slices):
 
     def _add(self, into: torch.Tensor, values: torch.Tensor, exponent: torch.Tensor) -> None:
         """Add values times 2**exponent to a part of the sums, which have one exponent for all."""
-        found, real = torch.maximum(self.exponent, exponent), REAL_OF.get(self.sums.dtype, self.sums.dtype)
+        found, real = torch.maximum(self.exponent, exponent), self.sums.dtype.to_real()
         self.sums *= torch.exp2(self.exponent - found).to(real)
         into += values.to(into.dtype) * torch.exp2(exponent - found).to(real)
         self.exponent = found
@@ -185,7 +184,7 @@ class Scaling(_Slices):
         if exponent == -math.inf:
             return
         factor = torch.exp2(self.exponent - exponent)
-        self.sums *= factor.to(REAL_OF.get(self.sums.dtype, self.sums.dtype))
+        self.sums *= factor.to(self.sums.dtype.to_real())
         self.exponent.fill_(exponent)
 
     @property

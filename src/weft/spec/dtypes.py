@@ -45,7 +45,6 @@ NEEDS_OUT_DTYPE = {
     **dict.fromkeys((torch.int8, torch.uint8), "torch.int32 holds them"),
     **dict.fromkeys(FP8, "torch.float16, torch.bfloat16 or torch.float32"),
 }
-REAL_OF = {torch.complex64: torch.float32, torch.complex128: torch.float64}
 
 
 def storage_type(a: torch.dtype, b: torch.dtype, algebra: bool = False, promote: bool = False) -> torch.dtype:
@@ -61,9 +60,9 @@ def storage_type(a: torch.dtype, b: torch.dtype, algebra: bool = False, promote:
             raise DTypeError("bool has no sum of products; convert the operands to an integer type")
         if dtype not in _ACCUMULATORS:
             raise UnsupportedError(f"operands of type {dtype_name(dtype)} are not supported yet")
-    if a == b or REAL_OF.get(a) == b or (a in FP8 and b in FP8):
+    if a == b or a.to_real() == b or (a in FP8 and b in FP8):
         return a
-    if REAL_OF.get(b) == a:
+    if b.to_real() == a:
         return b
     if promote:
         return promoted(a, b)
@@ -154,12 +153,12 @@ def resolve(
     if accumulate is None:
         accumulate = sum_type(product, results, count) if product in NARROW else allowed[0]
     split = precision == "ieee_bound" and algebra is None and accumulate in (torch.float32, torch.complex64)
-    return Arithmetic(product, accumulate, mode, three, split and REAL_OF.get(product, product) is torch.float32)
+    return Arithmetic(product, accumulate, mode, three, split and product.to_real() is torch.float32)
 
 
 def value_type(storage: torch.dtype, product: torch.dtype) -> torch.dtype:
     """The type in which an operand's values reach its function and the product: a real operand stays real."""
-    return product if storage.is_complex else REAL_OF.get(product, product)
+    return product if storage.is_complex else product.to_real()
 
 
 def rounds(storage: torch.dtype, value: torch.dtype) -> bool:
@@ -177,7 +176,7 @@ def result_type(storage: torch.dtype, out_dtype: torch.dtype | None, value: torc
                 f"{dtype_name(storage)} operands need out_dtype: their sums do not fit "
                 f"{dtype_name(storage)} (out_dtype={NEEDS_OUT_DTYPE[storage]})"
             )
-        out_dtype = storage if not (storage.is_complex and not value.is_complex) else REAL_OF[storage]
+        out_dtype = storage if not (storage.is_complex and not value.is_complex) else storage.to_real()
     if out_dtype not in NAMES.values():
         raise DTypeError(f"no result is stored as {_type_text(out_dtype)}")
     if not torch.can_cast(value, out_dtype):

@@ -25,7 +25,6 @@ from weft.cpu.permute.schedule import LINE, SQUARES
 from weft.cpu.stream import family as stream
 from weft.library.exponentials import family as exponentials
 from weft.planner.schedule import Target
-from weft.spec.dtypes import REAL_OF
 
 TARGET = Target("cpu", name="CPU", processors=1)
 # By the operands' type: the types of sums, and of results, each with every kind of sum.
@@ -47,9 +46,8 @@ def sources() -> list[str]:
 
 
 def _contractions() -> None:
-    of_reals = {real: number for number, real in REAL_OF.items()}
     pairs = [(each, each) for each in (*_FLOATS, *_COMPLEX, *_WHOLE)]
-    pairs += [*REAL_OF.items(), *of_reals.items()]
+    pairs += [pair for each in _COMPLEX for pair in ((each, each.to_real()), (each.to_real(), each))]
     for a, b in pairs:
         for conjugate in itertools.product(*((False, True) if each.is_complex else (False,) for each in (a, b))):
             _products(a, b, conjugate)

@@ -34,7 +34,7 @@ from weft.errors import WeftError
 from weft.fn import Pointwise, trace
 from weft.fn.algebra import TracedAlgebra
 from weft.spec import Contraction
-from weft.spec.dtypes import REAL_OF, dtype_name
+from weft.spec.dtypes import dtype_name
 
 EXACT = 2**53  # up to which float64 has every integer
 LEAST_CHUNK = 64  # products summed at once, under which factors are cut
@@ -207,7 +207,7 @@ def form_of(contraction: Contraction) -> GettForm:
     real_parts = mixed and _in_parts(contraction)
     matrix = matrix_form(contraction.algebra, accumulate) if contraction.algebra is not None else None
     if real_parts:
-        dtype = REAL_OF[accumulate]
+        dtype = accumulate.to_real()
     elif matrix is not None:
         dtype = matrix.dtype
     else:
@@ -225,7 +225,7 @@ def _in_parts(contraction: Contraction) -> bool:
         return False
     if contraction.conjugate_a or contraction.conjugate_b or contraction.d.dtype != accumulate:
         return False
-    return accumulate in stored and REAL_OF[accumulate] in stored
+    return accumulate in stored and accumulate.to_real() in stored
 
 
 def k_step(form: GettForm, base: int) -> int | None:

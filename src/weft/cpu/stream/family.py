@@ -22,7 +22,6 @@ from weft.cpu.stream.nest import Nest, StreamSchedule, StreamTypes, fault, nest_
 from weft.cpu.stream.params import IN_PLACE, SQUARES
 from weft.planner.schedule import AuxTensors, Candidates, Launch, Scalar, Target
 from weft.spec import Arithmetic, Contraction, Layout, Mode, Role, Strides, canonical
-from weft.spec.dtypes import REAL_OF
 
 NAME = "stream"
 MOST_REUSE = 6  # multiply-adds for each item of A, B and D
@@ -181,7 +180,7 @@ def in_parts(contraction: Contraction) -> Contraction | None:
     accumulate = contraction.arithmetic.accumulate
     if not accumulate.is_complex or any(mode.strides.b for mode in contraction.modes):
         return None
-    real = REAL_OF[accumulate]
+    real = accumulate.to_real()
     modes = [mode._replace(strides=Strides(*(2 * step for step in mode.strides))) for mode in contraction.modes]
     modes.append(Mode(("part",), 2, Role.M, Strides(1, 0, 0, 1)))
     a, d = (

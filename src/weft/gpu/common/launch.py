@@ -26,7 +26,7 @@ from weft.planner.schedule import AuxTensors, Launched, Make, NewTensor, Resourc
 from weft.planner.target import interpreting
 from weft.spec import Contraction, Layout
 from weft.spec.contraction import Arithmetic
-from weft.spec.dtypes import FP8, REAL_OF, dtype_name
+from weft.spec.dtypes import FP8, dtype_name
 
 if interpreting():
     from weft.gpu.common.release import correct
@@ -58,7 +58,8 @@ def common_reasons(contraction: Contraction, target: Target) -> str | None:
 
 def missing_type(dtype: torch.dtype) -> str | None:
     """Why no kernel can take elements of that type, or their parts, whatever the device."""
-    return None if REAL_OF.get(dtype, dtype) in TRITON_TYPES else f"{dtype_name(dtype)} has no Triton type here"
+    known = dtype.to_real() in TRITON_TYPES and dtype is not torch.complex32
+    return None if known else f"{dtype_name(dtype)} has no Triton type here"
 
 
 def type_reason(dtype: torch.dtype, target: Target) -> str | None:

@@ -24,7 +24,6 @@ from weft.gpu.common.tiling import TENSORS
 from weft.planner.schedule import Scalar, Target
 from weft.spec import Arithmetic, Contraction, Layout, Mode, Strides
 from weft.spec.contraction import Aux
-from weft.spec.dtypes import REAL_OF
 
 KINDS = ("reals", "words", "pairs")  # elements of one part, of two in one word, and of two
 
@@ -38,12 +37,7 @@ def kind_of(layout: Layout | None) -> str:
 
 def as_elements(layout: Layout) -> Layout:
     """The layout as a kernel takes it: of words, or of single parts. Only type and alignment matter there."""
-    return layout._replace(dtype=torch.int64 if kind_of(layout) == "words" else real(layout.dtype))
-
-
-def real(dtype: torch.dtype) -> torch.dtype:
-    """The type of a number's parts."""
-    return REAL_OF.get(dtype, dtype)
+    return layout._replace(dtype=torch.int64 if kind_of(layout) == "words" else layout.dtype.to_real())
 
 
 def strides_of_parts(modes: Sequence[Mode]) -> list[Mode]:
@@ -53,7 +47,8 @@ def strides_of_parts(modes: Sequence[Mode]) -> list[Mode]:
 
 def real_arithmetic(arithmetic: Arithmetic) -> Arithmetic:
     """The arithmetic of the real products that complex ones are made of."""
-    return replace(arithmetic, product=real(arithmetic.product), accumulate=real(arithmetic.accumulate), three=False)
+    product, accumulate = arithmetic.product.to_real(), arithmetic.accumulate.to_real()
+    return replace(arithmetic, product=product, accumulate=accumulate, three=False)
 
 
 class AuxEntry(NamedTuple):
@@ -281,7 +276,7 @@ def complex_operation(
 ) -> ComplexOperation:  # fmt: skip
     """The operation on tensors A, B, C and D by `fn`, `c_fn` and `epilogue`."""
     fn, c_fn, epilogue = (function and function.split_complex for function in functions)
-    types = (TRITON_TYPES[real(dtype)] if dtype is not None else None for dtype in (compute, scale, result))
+    types = (TRITON_TYPES[dtype.to_real()] if dtype is not None else None for dtype in (compute, scale, result))
     real_type, scale_type, result_type = types
     a_kind, b_kind, c_kind, d_kind = map(kind_of, layouts)
     of_reals = tuple(function is not None and not function.dtypes[0].is_complex for function in functions)

@@ -141,7 +141,7 @@ def predict(contraction: Contraction, schedule: DirectSchedule, target: Target) 
     params = direct_params(contraction, schedule, target)
     tile_m, tile_n, tile_k = schedule.tiles.tile
     steps, matrix = params.k.blocks, tile_k > 1
-    element = operation.real(contraction.arithmetic.accumulate).itemsize * 2
+    element = contraction.arithmetic.accumulate.to_real().itemsize * 2
     work = KernelWork(
         accesses=gathered_accesses(contraction, params, params.blocks * steps),
         blocks=params.blocks,

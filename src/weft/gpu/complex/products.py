@@ -15,7 +15,7 @@ import torch
 
 from weft.fn import Pointwise
 from weft.gpu.common.constraints import VECTOR
-from weft.gpu.common.operation import real, real_arithmetic
+from weft.gpu.common.operation import real_arithmetic
 from weft.gpu.common.tiling import A, B, C, D, by_stride, index_count, moving, placed
 from weft.gpu.complex.interleaved import Transfer, TransferAux
 from weft.spec import Arithmetic, Contraction, Layout, Mode, Role, Strides, canonical
@@ -90,7 +90,7 @@ def values(contraction: Contraction, operand: int) -> torch.dtype:
     value = value_type(layout.dtype, contraction.arithmetic.product)
     result = function.result if function is not None else value
     assert isinstance(result, torch.dtype)
-    return value if result.is_complex else real(value)
+    return value if result.is_complex else value.to_real()
 
 
 def both_complex(contraction: Contraction) -> bool:
@@ -139,14 +139,14 @@ def real_2x2(
 
 def planar(contraction: Contraction, operand: int, k: Sequence[Mode]) -> TensorView:
     """A complex operand as real rows along k, two for each index of the others: of re and of im."""
-    value = real(values(contraction, operand))
+    value = values(contraction, operand).to_real()
     view, transfer, length = _packed(contraction, operand, k, True, value, rows=2)
     return view._replace(transfer=replace(transfer, form="planar", part_stride=length), planes=length)
 
 
 def three_m(contraction: Contraction, operand: int, k: Sequence[Mode], along_k: bool) -> TensorView:
     """A complex operand as three real ones, ([batch,] outer, k) or ([batch,] k, outer): re, im and re + im."""
-    value = real(values(contraction, operand))
+    value = values(contraction, operand).to_real()
     view, transfer, _ = _packed(contraction, operand, k, along_k, value, planes=3)
     size = transfer.size // 3
     return view._replace(transfer=replace(transfer, form="three_m", part_stride=size), three_planes=size)
@@ -295,7 +295,7 @@ def _as_real(layout: Layout) -> Layout:
     if not layout.dtype.is_complex:
         return layout
     strides = (*(2 * stride for stride in layout.strides), 1)
-    return Layout((*layout.shape, 2), strides, real(layout.dtype), layout.alignment)
+    return Layout((*layout.shape, 2), strides, layout.dtype.to_real(), layout.alignment)
 
 
 _OUTER = (Role.M, Role.N)  # of A and of B
@@ -308,7 +308,7 @@ def result_matrix(contraction: Contraction, pair: Sequence[TensorView]) -> Tenso
     """
     total = contraction.arithmetic.accumulate
     if not any(view.layout.dtype.is_complex for view in pair):
-        total = real(total)
+        total = total.to_real()
     steps, _, size = _workspace(*_rows(contraction, pair, _inner(contraction, pair)), total, padded=False)
     planes = size if any(view.three_planes for view in pair) else 0
     layout = Layout.contiguous((max(size, 3 * planes),), total)

@@ -23,7 +23,7 @@ from weft.fn import Pointwise
 from weft.gpu.common.constants import DeviceFunction
 from weft.gpu.common.constraints import REGISTERS, SHARED_MEMORY, VECTOR, WARPS, sm_count
 from weft.gpu.common.launch import TRITON_TYPES, KernelLaunch, collecting
-from weft.gpu.common.operation import real, real_arithmetic
+from weft.gpu.common.operation import real_arithmetic
 from weft.planner.schedule import Target
 from weft.spec import Arithmetic, Layout
 from weft.spec.group import EACH, HEAD, OUTPUT, GroupTable, tiles_of
@@ -347,7 +347,7 @@ def made(kernel: GroupKernel, tile: GroupTile, target: Target) -> KernelLaunch:
     known = _KERNELS.get(key) if not collecting() else None
     if known is None:
         tables = [Layout.contiguous((1,), dtype) for dtype in (torch.int64, torch.int64, torch.int32)]
-        data = [_pointer(real(dtype), line) for dtype, line in zip(kernel.types, kernel.lines, strict=True)]
+        data = [_pointer(dtype.to_real(), line) for dtype, line in zip(kernel.types, kernel.lines, strict=True)]
         function, constants = _constants(kernel, tile)
         floating = kernel.is_complex or kernel.arithmetic.accumulate.is_floating_point
         known = KernelLaunch(
@@ -373,7 +373,7 @@ def _constants(kernel: GroupKernel, tile: GroupTile) -> tuple[Any, dict[str, Any
     }  # fmt: skip
     types = {
         "PRODUCT": TRITON_TYPES[arithmetic.product], "ACCUMULATE": TRITON_TYPES[arithmetic.accumulate],
-        "RESULT": TRITON_TYPES[real(kernel.types[2])], "PRECISION": arithmetic.precision,
+        "RESULT": TRITON_TYPES[kernel.types[2].to_real()], "PRECISION": arithmetic.precision,
     }  # fmt: skip
     if not split:
         sides, runs = (tuple(line[at] for line in kernel.lines) for at in range(2))

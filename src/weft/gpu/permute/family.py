@@ -14,7 +14,6 @@ from torch import Tensor
 from weft.gpu.common.constants import DeviceFunction
 from weft.gpu.common.constraints import VECTOR
 from weft.gpu.common.launch import MOST_PROGRAMS, TRITON_TYPES, KernelLaunch, missing_type
-from weft.gpu.common.operation import real
 from weft.gpu.common.tiling import A, D
 from weft.gpu.permute.model import CARVEOUT, access_of, permute_params, predict
 from weft.gpu.permute.schedule import NAME, PermuteSchedule, in_words, programs, tilings
@@ -89,7 +88,7 @@ class PermuteLaunch:
     """A built permutation; the kernel sees tensors as the words that it moves."""
 
     def __init__(self, permutation: Permutation, schedule: PermuteSchedule, target: Target) -> None:
-        words, scale = in_words(permutation), real(permutation.scale)
+        words, scale = in_words(permutation), permutation.scale.to_real()
         layouts = (words.x, words.c, words.d)
         constants = tile_constants(words, schedule)
         constants |= {"SCALE": TRITON_TYPES[scale] if words.scaled else None, "CONJUGATE": permutation.conjugate}

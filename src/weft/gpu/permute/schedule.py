@@ -12,7 +12,6 @@ from typing import NamedTuple
 import torch
 
 from weft.gpu.common.constraints import VECTOR, power_of_two
-from weft.gpu.common.operation import real
 from weft.gpu.common.tiling import A, D, TiledAxis, axes_text, by_stride, tile_count
 from weft.spec import Layout, Mode, Role, Strides
 from weft.spec.permutation import Permutation
@@ -26,7 +25,7 @@ def in_words(permutation: Permutation) -> Permutation:
     if permutation.is_move:
         word, parts = WORDS[min(dtype.itemsize, 8)], max(dtype.itemsize // 8, 1)
     elif dtype.is_complex:
-        word, parts = real(dtype), 2
+        word, parts = dtype.to_real(), 2
     else:
         return permutation
     modes = permutation.modes
