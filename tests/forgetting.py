@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from weft.base.bounded_cache import BoundedCache
+from weft.base.caches import BoundedCache
 from weft.engine.calls import Calls
 from weft.engine.memo import TABLES, Memo
 

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 import weft
-from weft.base.describe import folded, table
-from weft.base.figures import si
+from weft.base.figures import folded, si, table
 
 VOID = {"img", "br", "line", "circle", "meta", "hr", "path", "rect", "input", "col", "use"}
 

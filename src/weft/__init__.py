@@ -4,9 +4,9 @@ from importlib import import_module as _import_module
 from typing import TYPE_CHECKING
 from typing import Any as _Any
 
-from weft.base.command import only_tells as _only_tells
 from weft.base.extensions import NAMES as _NAMES
 from weft.base.extensions import public as _public
+from weft.base.interpreter import only_tells as _only_tells
 from weft.base.version import __version__
 
 if TYPE_CHECKING or not _only_tells():  # what imports torch

@@ -16,13 +16,12 @@ from typing import Any, TypeAlias
 
 import torch
 
-from weft.base.figures import nearest
+from weft.base.figures import dtype_name, nearest
 from weft.errors import DTypeError, FunctionError, UnsupportedError, WeftError
 from weft.fn import fingerprint, trace
 from weft.fn.algebra import Early, TracedAlgebra, early
 from weft.fn.binding import parameters
 from weft.fn.triton_function import is_triton_function
-from weft.fn.writer import dtype_name
 
 Binary: TypeAlias = Callable[..., Any]
 Identity: TypeAlias = int | float | complex | str | Callable[[torch.dtype], int | float | complex]

@@ -137,7 +137,7 @@ def test_what_another_thread_was_at_when_a_child_was_forked() -> None:
     """A function's operations, and a cache: the thread that holds them is not there in the child."""
     passes("""
         import threading
-        from weft.base.bounded_cache import BoundedCache
+        from weft.base.caches import BoundedCache
         from weft.fn import pointwise
         begun, go_on, record, cache = threading.Event(), threading.Event(), pointwise.record, BoundedCache(4)
         def slow(*given, **named):

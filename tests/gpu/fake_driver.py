@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from weft.base.bounded_cache import BoundedCache
+from weft.base.caches import BoundedCache
 from weft.gpu.common import cubins, direct, driver
 from weft.gpu.common.cubins import Cubin
 

@@ -79,7 +79,7 @@ def test_pythons_are_started_by_one_room() -> None:
     folders = Path(weft.__file__).parent, Path(weft_bench.__file__).parent
     sources = [file for folder in folders for file in folder.rglob("*.py")]
     found = {file.name for file in sources if re.search(r"sys\.executable", file.read_text())}
-    assert found == {"interpreter.py", "command.py"}
+    assert found == {"interpreter.py"}
 
 
 #: Starts compilers, forks a child that holds their pipe as a DataLoader's worker does, and ends without any farewell.

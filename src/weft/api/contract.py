@@ -26,6 +26,7 @@ from weft.api.keywords import (
 )
 from weft.api.lookup import as_key, find_plan, read_pair, said_call, said_options
 from weft.api.selection import check_selected
+from weft.base.arguments import addition, describe_call
 from weft.base.arrays import (
     Array,
     Selected,
@@ -37,9 +38,7 @@ from weft.base.arrays import (
     returned,
     source_of,
 )
-from weft.base.describe import describe_call
 from weft.base.dispatch import as_operation, is_dynamo_compiling, outside_graphs
-from weft.base.factors import addition
 from weft.engine.calls import CALLS, present
 from weft.errors import ArgumentError, call_context
 from weft.fn.fingerprint import fingerprints

@@ -17,6 +17,7 @@ from weft.api.entry import bare, contraction
 from weft.api.keywords import is_cast, signed, with_autocast
 from weft.api.lookup import as_key, one_of, said_call, said_options
 from weft.api.permute import moved, permute
+from weft.base.arguments import describe_many
 from weft.base.arrays import (
     as_results,
     as_tensors,
@@ -26,7 +27,6 @@ from weft.base.arrays import (
     without_memory,
     without_neg,
 )  # fmt: skip
-from weft.base.describe import describe_many
 from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced
 from weft.engine.calls import CALLS
 from weft.errors import ArgumentError, NotationError, ShapeError, UnsupportedError, call_context

@@ -15,10 +15,9 @@ import torch
 
 from weft.api.lookup import Terms, find_plan
 from weft.api.selection import reduced_labels, selected
+from weft.base.arguments import addition, describe_call
 from weft.base.arrays import as_results, as_tensor, returned, without_neg
-from weft.base.describe import describe_call
 from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced, outside
-from weft.base.factors import addition
 from weft.engine.calls import CALLS, present
 from weft.errors import UnsupportedError, call_context
 from weft.planner.options import Options, read_operands

@@ -12,8 +12,8 @@ from weft.api.contract import contract
 from weft.api.einsum import einsum
 from weft.api.entry import bare
 from weft.api.keywords import AnyKeywords, TensorKeywords, signed
+from weft.base.arguments import describe_call
 from weft.base.arrays import Array, as_result, as_tensor, as_tensors, is_scalar, like, returned, source_of
-from weft.base.describe import describe_call
 from weft.base.dispatch import is_dynamo_compiling
 from weft.base.figures import counted
 from weft.engine.calls import CALLS

@@ -10,10 +10,9 @@ import torch
 
 from weft.api.keywords import Equation, Function, MovingKeywords, PermuteKeywords, signed
 from weft.api.lookup import Terms, notation_key, plan_of, said_call
+from weft.base.arguments import addition, check_dimensions, describe_call
 from weft.base.arrays import Array, as_result, as_tensor, is_array, is_subclass, like, source_of, without_neg
-from weft.base.describe import describe_call
 from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced, outside_graphs
-from weft.base.factors import addition, check_dimensions
 from weft.engine.calls import CALLS
 from weft.errors import ArgumentError, DTypeError, NotationError, UnsupportedError, call_context
 from weft.fn import trace

@@ -8,8 +8,8 @@ from typing import Any, overload
 
 import torch
 
+from weft.base.arguments import describe_call
 from weft.base.arrays import Array, as_result, grad_mode, increment_version, is_array, like, written
-from weft.base.describe import describe_call
 from weft.base.dispatch import is_dynamo_compiling, is_traced, outside
 from weft.engine.calls import CALLS
 from weft.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, call_context

@@ -34,7 +34,7 @@ from weft.autograd.spec import (
 )
 from weft.autograd.steps import GradientStep
 from weft.base.arrays import as_results, as_tensor, grad_mode, is_transformed, is_transforming, outside_transforms
-from weft.base.cached import cached_property
+from weft.base.caches import cached_property
 from weft.base.figures import duration, si
 from weft.errors import UnsupportedError
 from weft.planner.options import Options, options_of

@@ -13,8 +13,8 @@ import torch
 
 from weft.api.entry import contraction
 from weft.api.lookup import Terms, read_notation
+from weft.base.arguments import check_dimensions, is_zero
 from weft.base.arrays import as_tensor
-from weft.base.factors import check_dimensions, is_zero
 from weft.errors import DTypeError, ShapeError, UnsupportedError
 from weft.fn.binding import naming, parameters
 from weft.planner.options import Options

@@ -43,7 +43,7 @@ from weft.autograd.spec import A, B, Spec, mapped_first
 from weft.autograd.steps import with_modes
 from weft.base.arrays import dispatch_modes, grad_mode
 from weft.base.batched import each_of_batch
-from weft.base.cached import cached_property
+from weft.base.caches import cached_property
 from weft.fn import Pointwise
 from weft.fn.derivative import recorded
 from weft.machine.exactness import shortened

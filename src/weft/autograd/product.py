@@ -39,7 +39,7 @@ from weft.autograd.rule import Found, Rule, Tensors
 from weft.autograd.spec import A_FN, EPILOGUE, Spec, is_smooth
 from weft.autograd.steps import GradientStep, Spread, with_modes
 from weft.base.arrays import outside_transforms
-from weft.base.cached import cached_property
+from weft.base.caches import cached_property
 from weft.engine.calls import CALLS
 from weft.engine.memo import Memo
 from weft.errors import WeftError

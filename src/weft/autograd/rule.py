@@ -17,7 +17,7 @@ from weft.autograd.backward import Needs, arithmetic
 from weft.autograd.spec import FIRST_OPERAND, Spec, batched, is_smooth
 from weft.autograd.steps import with_modes
 from weft.base.batched import is_batched, one_by_one
-from weft.base.cached import cached_property
+from weft.base.caches import cached_property
 from weft.engine.calls import CALLS, present
 from weft.errors import UnsupportedError
 from weft.fn import fingerprint

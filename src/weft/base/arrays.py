@@ -13,6 +13,7 @@ from torch._ops import _len_torch_dispatch_stack_pre_dispatch
 from torch.utils._python_dispatch import _disable_current_modes
 from typing_extensions import TypeVar
 
+from weft.base.figures import dtype_name
 from weft.errors import DTypeError, UnsupportedError
 
 #: The kind of array that a result has, which is that of the first operand, as type checkers see it.
@@ -148,7 +149,7 @@ def as_tensor(name: str, value: Any, promote: bool | None = None) -> torch.Tenso
             hint = ", and jagged ones with ragged=" if value.is_nested else ""
             raise UnsupportedError(f"{name} is {kind}: only strided tensors can be contracted{hint}")
         if value.is_quantized:
-            raise UnsupportedError(f"{name} is quantized ({str(value.dtype).removeprefix('torch.')}): dequantize it")
+            raise UnsupportedError(f"{name} is quantized ({dtype_name(value.dtype)}): dequantize it")
         return value
     if isinstance(value, np.ndarray):
         return _from_numpy(name, value, promote)
@@ -223,7 +224,7 @@ def number_tensor(name: str, number: complex, dtype: torch.dtype | None, promote
     whole = torch.iinfo(dtype) if fitting == dtype and dtype in _INTEGERS else None
     past = whole is not None and not whole.min <= number.real <= whole.max
     if past or (fitting != dtype and not (promote or (dtype.is_floating_point and fitting == dtype.to_complex()))):
-        kind = str(dtype).removeprefix("torch.")
+        kind = dtype_name(dtype)
         raise DTypeError(
             f"{name} is the number {number!r}, which {kind} does not hold: the operand beside it has that type "
             "(promote=True multiplies in a common type)"
@@ -231,7 +232,7 @@ def number_tensor(name: str, number: complex, dtype: torch.dtype | None, promote
     try:
         return torch.tensor(number, dtype=fitting, device="cpu")
     except (OverflowError, RuntimeError):
-        kind = str(dtype).removeprefix("torch.")
+        kind = dtype_name(dtype)
         raise DTypeError(f"{name} is a number of {len(str(number))} digits, which {kind} does not hold") from None
 
 
@@ -334,7 +335,7 @@ def _as_jax(tensor: torch.Tensor) -> Any:
     if narrow and tensor.dtype == torch.int64:  # indices, mostly, which 32 bits hold
         narrow = tensor.numel() > 0 and (int(tensor.min()) < -(2**31) or int(tensor.max()) >= 2**31)
     if narrow and tensor.dtype in (torch.int64, torch.float64, torch.complex128):
-        name = str(tensor.dtype).removeprefix("torch.")
+        name = dtype_name(tensor.dtype)
         raise DTypeError(f'a result of {name} is for programs with jax.config.update("jax_enable_x64", True)')
     return jax.dlpack.from_dlpack(tensor)
 

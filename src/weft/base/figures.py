@@ -1,51 +1,22 @@
-"""Numbers and words in messages: counts, sizes in bytes, durations, the nearest of several names."""
+"""Text for people: numbers and words in messages, and what a notebook shows. Needs no torch."""
 
 from __future__ import annotations
 
 import difflib
 import hashlib
+import html
 import math
-import re
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
-from weft.errors import ArgumentError
+if TYPE_CHECKING:
+    import torch
 
 
 def nearest(typed: str, words: Iterable[str]) -> str:
     """``": did you mean 'float16'?"``, or nothing where no word is near."""
     found = difflib.get_close_matches(typed.lower(), list(words), n=1, cutoff=0.6)
     return f": did you mean {found[0]!r}?" if found else ""
-
-
-_PREFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
-_SIZE = re.compile(r"((?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?)([kmgt]i?|)(?:b|bytes?|)")
-
-
-def read_limit(limit: Any) -> int | None:
-    """Bytes: a number, or text such as "8GB", "1.5 GiB" or "64 bytes"; None where there is no limit.
-
-    k, M, G and T are powers of 1000, Ki, Mi, Gi and Ti of 1024; upper and lower case are alike. `ArgumentError` for
-    anything else.
-    """
-    if limit is None:
-        return None
-    if isinstance(limit, str):
-        return _read_text(limit)
-    if isinstance(limit, bool) or not isinstance(limit, (int, float)) or not 0 <= limit < math.inf:
-        raise ArgumentError(f"memory_limit={limit!r} is no number of bytes")
-    return int(limit)
-
-
-def _read_text(limit: str) -> int:
-    found = _SIZE.fullmatch(limit.replace(" ", "").lower())
-    size = float(found[1]) * _PREFIXES[found[2]] if found is not None else math.inf
-    if size == math.inf:
-        raise ArgumentError(
-            f"memory_limit={limit!r} is no size: a number of bytes, or text such as '8GB', '1.5 GiB', '500 KiB', "
-            "'64 bytes', '1e9' (kB, MB, GB, TB by 1000; KiB, MiB, GiB, TiB by 1024)"
-        )
-    return int(size)
 
 
 _LARGE = ("", "k", "M", "G", "T", "P", "E")
@@ -102,3 +73,28 @@ def _digits(value: float) -> str:
     """Three significant digits, without an exponent."""
     size = abs(value)
     return f"{value:.0f}" if size >= 99.95 else f"{value:.1f}" if size >= 9.995 else f"{value:.3g}"
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """A type's name without torch's."""
+    return str(dtype).removeprefix("torch.")
+
+
+# -- notebooks ---------------------------------------------------------------------------------------------------------
+
+_LEFT = ' style="text-align:left"'
+
+
+def table(rows: Iterable[Sequence[object]], heads: Sequence[str] = ()) -> str:
+    """HTML of a table; the first cell of each row is its head. Everything is escaped."""
+    top = "".join(f"<th{_LEFT}>{html.escape(head)}</th>" for head in heads)
+    lines = [f"<thead><tr>{top}</tr></thead>"] if heads else []
+    for first, *rest in rows:
+        cells = "".join(f"<td{_LEFT}>{html.escape(str(cell))}</td>" for cell in rest)
+        lines.append(f'<tr><th{_LEFT} scope="row">{html.escape(str(first))}</th>{cells}</tr>')
+    return f"<table>{''.join(lines)}</table>"
+
+
+def folded(title: str, text: str) -> str:
+    """Text of a terminal, its spaces kept, shown by a click on its title."""
+    return f"<details><summary>{html.escape(title)}</summary><pre>{html.escape(text)}</pre></details>"

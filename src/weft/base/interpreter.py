@@ -1,4 +1,4 @@
-"""Another Python beside this one: its command line and its environment."""
+"""This Python and another beside it: the command line, the environment, and what was asked for by them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,23 @@ import sys
 from pathlib import Path
 
 _PYTHON = re.compile(r"(python|pypy|graalpy)[\w.-]*", re.IGNORECASE)
+_TOLD = frozenset({"--version", "--help"})
+
+
+def only_tells() -> bool:
+    """Whether it is `weft` or `python -m weft` with ``--help``, ``--version`` or nothing: it prints, and it ends."""
+    program, *words = sys.argv or [""]
+    if words and _TOLD.isdisjoint(words):
+        return False
+    if program == "-m":  # the module is being looked for
+        return sys.orig_argv[-len(words) - 1].removeprefix("-m") == "weft"
+    script = Path(program)
+    return script.name == "weft" and script.resolve().parent == Path(sys.executable).parent.resolve()
+
+
+def turns_off(value: str | None) -> bool:
+    """Whether the value of an environment variable says no: 0, off, no or false; one that is not set does not."""
+    return value is not None and value.lower() in ("0", "off", "no", "false")
 
 
 def command(*words: str) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from weft.base.arrays import outside_transforms
-from weft.base.bounded_cache import BoundedCache
+from weft.base.caches import BoundedCache
 from weft.blocks.charges import Charge, Leg, Symmetry, exchange_sign
 from weft.blocks.tensor import BlockTensor, Key, Structure
 from weft.blocks.weights import length

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from weft.base.cached import cached_property
+from weft.base.caches import cached_property
 from weft.errors import ArgumentError, ShapeError
 
 Charge = int | tuple[int, ...]

@@ -8,8 +8,8 @@ from typing import Any, cast, overload
 
 from weft.api.keywords import Equation, cast_by_autocast
 from weft.api.lookup import read_notation
+from weft.base.arguments import describe_call
 from weft.base.arrays import any_autocast
-from weft.base.describe import describe_call
 from weft.base.dispatch import outside_graphs
 from weft.base.figures import counted
 from weft.blocks.charged import ChargedTensor, allowed, check_legs, contraction_sign, legs_of

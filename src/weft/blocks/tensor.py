@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from weft.base.bounded_cache import BoundedCache
-from weft.base.cached import cached_property
+from weft.base.caches import BoundedCache, cached_property
 from weft.base.dispatch import near_dynamo, outside
 from weft.base.figures import counted
 from weft.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, call_context

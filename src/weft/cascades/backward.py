@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, fx
 
 from weft.base.arrays import grad_mode
-from weft.base.cached import cached_property
+from weft.base.caches import cached_property
 from weft.cascades.blocks import Blocks, idle_labels
 from weft.cascades.frame import Box, flipped, narrowed, transposed
 from weft.cascades.lowering import PEAK

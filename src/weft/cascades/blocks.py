@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from weft.base.cached import cached_property
+from weft.base.caches import cached_property
 from weft.cascades.between import Between
 from weft.cascades.frame import Box, narrowed, size_of
 from weft.cascades.lowering import PEAK

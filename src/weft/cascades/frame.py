@@ -22,7 +22,7 @@ from torch import Tensor, fx
 from weft.algebra import Algebra, max_plus, min_plus
 from weft.api.contract import contract
 from weft.base.arrays import grad_mode
-from weft.base.cached import cached_property
+from weft.base.caches import cached_property
 from weft.cascades.between import Between
 from weft.cascades.described import Described
 from weft.errors import UnsupportedError

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from weft.base.cached import cached_property
+from weft.base.caches import cached_property
 from weft.base.kept import keep_if_captured
 from weft.cascades.arguments import BYTES, Call, KernelArguments, Launches, Lying, held, tensor_map, term_map, terms_of
 from weft.cascades.hopper import ROWS, hopper_text

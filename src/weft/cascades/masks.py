@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, fx
 
 from weft.base.arrays import outside_transforms
-from weft.base.cached import cached_property
+from weft.base.caches import cached_property
 from weft.cascades.bounds import Bounds, bounds_of
 from weft.cascades.frame import Box, CascadeFrame, size_of
 from weft.cascades.program import CascadeProgram, Stage

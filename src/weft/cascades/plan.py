@@ -15,7 +15,7 @@ from torch.autograd import forward_ad
 from weft.autograd.graphs import Program as TorchProgram
 from weft.autograd.graphs import serves
 from weft.base.arrays import as_tensor, is_transforming, returned, source_of, without_autocast
-from weft.base.cached import cached_property
+from weft.base.caches import cached_property
 from weft.base.dispatch import as_operation, is_traced, outside_graphs
 from weft.base.forks import computing
 from weft.base.kept import keep_if_captured

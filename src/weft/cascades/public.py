@@ -10,8 +10,8 @@ import torch
 
 from weft.api.keywords import Equation, signed
 from weft.api.lookup import as_key, said_options
+from weft.base.arguments import describe_many
 from weft.base.arrays import as_tensor, outside_transforms
-from weft.base.describe import describe_many
 from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced, outside_graphs
 from weft.cascades.described import CascadeNotation, described
 from weft.engine.calls import CALLS

@@ -23,8 +23,8 @@ from torch import Tensor
 from weft.api.contract import contract
 from weft.api.einsum import describe_einsum, read_einsum
 from weft.api.lookup import read_notation
+from weft.base.arguments import describe_call
 from weft.base.arrays import as_tensor, like_each
-from weft.base.describe import describe_call
 from weft.base.dispatch import outside_graphs, taken_by
 from weft.cascades.public import cascade, plan_cascade
 from weft.errors import (

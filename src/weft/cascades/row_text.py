@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import fx
 
+from weft.base.figures import dtype_name
 from weft.cascades.lowering import PEAK
 from weft.cascades.program import CascadeProgram, CascadeTarget
 from weft.cpu import row_call
@@ -152,7 +153,7 @@ class RowText:
                 self._body.append(self._stored(each, self._known[each.node], "0"))
         body = [*self._pointers(), *loads, *self._body]
         rooms = [f"b{at} = (memory + 63) // 64 * 64 + {at} * room" for at in range(self._rooms)]
-        head, constants, kind = [*self._bases(), *rooms], self._constants(), _name(self.dtype)
+        head, constants, kind = [*self._bases(), *rooms], self._constants(), dtype_name(self.dtype)
         arguments = f"(multiply, shapes, box + {8 * PRODUCTS}, block, {kind}(0))"
         return _SOURCE.format(
             memory=memory_functions([*body, *constants]), constants="\n    ".join(constants),
@@ -184,7 +185,7 @@ class RowText:
     def _constants(self) -> list[str]:
         found = [f"constants = load_word(frame + {8 * CONSTANTS})"] if self.writer.parameters else []
         return found + [
-            f"{each.name} = load_{_name(each.dtype)}(constants, {16 * at // each.dtype.itemsize})"
+            f"{each.name} = load_{dtype_name(each.dtype)}(constants, {16 * at // each.dtype.itemsize})"
             for at, each in enumerate(self.writer.parameters)
         ]
 
@@ -262,7 +263,7 @@ class RowText:
         """Reduce a row, into the state of the rows before where the result is not the row's own."""
         inside, result, let = each.gives in self.sweeps.inside, each.gives.meta["dtype"], self.writer.let
         where, dtype = ("s", self.dtype) if each.node is self.s and not self.outer else self._kept[each.node]
-        kind, sign = _name(dtype), -1 if each.kind in ("amin", "argmin") else 1
+        kind, sign = dtype_name(dtype), -1 if each.kind in ("amin", "argmin") else 1
         role, best = ("best", each.node) if each.kind.startswith("arg") else ("state", each.gives)
         pointer = "" if inside else self._place(role, best.meta["dtype"], each.gives)
         found = let(f"row_sum({where}, n, {kind}(0))" if each.kind == "sum" else
@@ -280,7 +281,7 @@ class RowText:
         elif each.kind == "sum":
             known = let(_load(pointer, result, "0"))
             earlier = known if each.scale is None else f"{known} * {self._scales[each.scale]}"
-            self._body.append(_store(pointer, result, "0", f"{_name(result)}({earlier} + {found})"))
+            self._body.append(_store(pointer, result, "0", f"{dtype_name(result)}({earlier} + {found})"))
         else:
             known = self.writer.cast(let(_load(pointer, result, "0")), result, dtype)
             chosen = let(f"{found} if better({found}, {known}, {sign}) else {known}")
@@ -323,11 +324,11 @@ class RowText:
 
 
 def _load(pointer: str, dtype: torch.dtype, index: str) -> str:
-    return f"load_{_name(dtype)}({pointer}, {index})"
+    return f"load_{dtype_name(dtype)}({pointer}, {index})"
 
 
 def _store(pointer: str, dtype: torch.dtype, index: str, value: str) -> str:
-    return f"store_{_name(dtype)}({pointer}, {index}, {value})"
+    return f"store_{dtype_name(dtype)}({pointer}, {index}, {value})"
 
 
 def memory_type(dtype: torch.dtype) -> torch.dtype:
@@ -335,7 +336,3 @@ def memory_type(dtype: torch.dtype) -> torch.dtype:
     if not dtype.is_floating_point:
         return torch.int64
     return torch.float64 if dtype == torch.float64 else torch.float32
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from weft.base.cached import cached_property
+from weft.base.caches import cached_property
 from weft.base.log import log
 from weft.cascades.arguments import BOUND, BYTES, LEAST_ROWS, Sides, terms_for
 from weft.cascades.frame import CascadeFrame, size_of

@@ -14,9 +14,9 @@ from weft.algebra import NAMED, Algebra
 from weft.api.contract import contract as public_contract
 from weft.api.einsum import MOVING
 from weft.api.permute import permute as public_permute
+from weft.base.arguments import addition
 from weft.base.arrays import outside_tracing
 from weft.base.dispatch import outside, taken_by
-from weft.base.factors import addition
 from weft.cascades.public import cascade as public_cascade
 from weft.compiled.captured import capture, captured_algebra, captured_all, is_unread, undisturbed, unread
 from weft.compiled.cascades import planned_cascade, spelled_cascade, sums_of_cascade

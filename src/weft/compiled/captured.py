@@ -19,7 +19,7 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import fx
 
-from weft.base.bounded_cache import BoundedCache
+from weft.base.caches import BoundedCache
 from weft.base.dispatch import is_dynamo_compiling
 from weft.fn.binding import parameters, signature_of
 from weft.fn.fingerprint import TRACED

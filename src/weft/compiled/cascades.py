@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from weft.base.arguments import describe_call
 from weft.base.arrays import dispatch_modes, grad_mode, is_transforming, outside_tracing, without_memory
-from weft.base.cached import cached_property
-from weft.base.describe import describe_call
+from weft.base.caches import cached_property
 from weft.cascades.described import CascadeNotation, described, extents_of
 from weft.cascades.public import autocast_type, planned_of
 from weft.compiled.captured import constant_of_graph, function_of

@@ -18,9 +18,9 @@ from weft.api.entry import contraction, words_of
 from weft.api.keywords import Equation, autocast_keywords
 from weft.api.lookup import Terms, read_notation
 from weft.api.selection import check_selected, reduced_labels
+from weft.base.arguments import describe_call
 from weft.base.arrays import outside_tracing
-from weft.base.cached import cached_property
-from weft.base.describe import describe_call
+from weft.base.caches import cached_property
 from weft.base.figures import counted
 from weft.compiled.captured import constant_of_graph, function_of, undisturbed
 from weft.compiled.text import Stored, backend_of, check_backend_of, has_text, lies, settled_algebra, stand_in, text_of

@@ -13,9 +13,9 @@ from weft.api.keywords import Equation
 from weft.api.lookup import Terms
 from weft.api.permute import moved as rearranged
 from weft.api.permute import requested
+from weft.base.arguments import describe_call
 from weft.base.arrays import outside_tracing
-from weft.base.cached import cached_property
-from weft.base.describe import describe_call
+from weft.base.caches import cached_property
 from weft.compiled.captured import constant_of_graph, function_of
 from weft.compiled.contraction import Tensors, check_places, types_in
 from weft.compiled.text import Stored, backend_of, check_backend_of, has_text, lies, stand_in, text_of

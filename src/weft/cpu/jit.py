@@ -20,9 +20,9 @@ from pathlib import Path
 from threading import RLock
 from typing import Any, NamedTuple
 
+from weft.base.interpreter import turns_off
 from weft.base.log import log
 from weft.base.memory import has_room
-from weft.base.settings import turns_off
 from weft.cpu.level import ROOM, need_room
 from weft.cpu.machine_code import CodeStore, MachineCode, from_pack, sources_digest
 from weft.machine.store import cache_directory

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import torch
 
-from weft.base.cached import cached_property
+from weft.base.caches import cached_property
 from weft.distributed.link import all_gather, all_to_all
 from weft.distributed.placement import Places, Span, chunk, held
 from weft.distributed.ranks import Ranks

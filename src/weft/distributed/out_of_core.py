@@ -18,10 +18,9 @@ from typing import Any
 
 import torch
 
+from weft.base.arguments import addition, read_device, read_limit
 from weft.base.arrays import as_results, as_tensor
-from weft.base.devices import read_device
-from weft.base.factors import addition
-from weft.base.figures import counted, duration, read_limit, si
+from weft.base.figures import counted, duration, si
 from weft.distributed.asked import RankRequest, check_part
 from weft.distributed.host_blocks import HostProblem, chosen_grid, copy_block, pinned
 from weft.distributed.lanes import HOST, Lane, Recorder, Timeline, Token, done, noted, on

@@ -15,8 +15,8 @@ from typing import Any
 
 from weft.api.keywords import Equation
 from weft.api.lookup import read_notation
-from weft.base.bounded_cache import BoundedCache
-from weft.base.factors import addition
+from weft.base.arguments import addition
+from weft.base.caches import BoundedCache
 from weft.distributed.asked import RankRequest, computed, is_dtensor, read_asked
 from weft.distributed.link import fitted_link
 from weft.distributed.out_of_core import OutOfCorePlan, read_place, refuse_gradients

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from weft.api.selection import along_each, check_selected
+from weft.base.arguments import addition
 from weft.base.arrays import grad_mode
-from weft.base.factors import addition
 from weft.distributed.asked import RankRequest, asked_of, asking, check_part, is_dtensor, key_of, local
 from weft.distributed.execution import Execution
 from weft.distributed.gradients import RankGradients

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Literal
 
-from weft.base.cached import cached_property
+from weft.base.caches import cached_property
 from weft.distributed.moves import TensorRoute
 from weft.distributed.placement import Placed, Places, RankProblem, Span, chunk, chunks, runs_of
 from weft.spec.notation import Label, label_text

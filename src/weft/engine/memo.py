@@ -4,7 +4,7 @@ Plans depend on what no call says: the schedules that tuning stored, the familie
 torch's threads, the default precision. `weft.planner.validity.call_state` has them. A `Memo` writes it into each key
 itself. An entry of an earlier generation is never found again, and goes when another is kept.
 
-What is made for the structure of kernels alone, whatever the plan, is no plan: `weft.base.bounded_cache` serves there.
+What is made for the structure of kernels alone, whatever the plan, is no plan: `weft.base.caches` serves there.
 
 Whoever keeps a call asks `keeps` before: with `WEFT_REPLAY=0` each call takes the full path, as if it were the first.
 """
@@ -16,8 +16,8 @@ from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
-from weft.base.bounded_cache import BoundedCache
-from weft.base.settings import turns_off
+from weft.base.caches import BoundedCache
+from weft.base.interpreter import turns_off
 from weft.planner.validity import call_state, generation
 
 #: The tables of plans and of known calls that are in use.

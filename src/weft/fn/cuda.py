@@ -17,8 +17,9 @@ from typing import Any
 
 import torch
 
+from weft.base.figures import dtype_name
 from weft.errors import UnsupportedError
-from weft.fn.writer import SHORT, BodyWriter, Writer, dtype_name, past_e4m3, representable
+from weft.fn.writer import SHORT, BodyWriter, Writer, past_e4m3, representable
 
 #: Names of the types that values are held in.
 HELD = {

@@ -11,10 +11,11 @@ from typing import Any
 import torch
 from torch import fx
 
+from weft.base.figures import dtype_name
 from weft.errors import UnsupportedError
 from weft.fn.numba.writer import QUICK
 from weft.fn.operations import lowering_of
-from weft.fn.writer import Held, Writer, computing, dtype_name
+from weft.fn.writer import Held, Writer, computing
 
 
 def run(graph: fx.Graph, arguments: Iterable[Any], call: Callable[[fx.Node, Any, Any], Any]) -> tuple[Any, ...]:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import fx
 
-from weft.base.cached import cached_property
+from weft.base.caches import cached_property
 from weft.errors import DTypeError, UnsupportedError
 from weft.fn.complex_pairs import split_complex
 from weft.fn.decompositions import DECOMPOSITIONS

@@ -22,13 +22,13 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import fx
 
+from weft.base.figures import dtype_name
 from weft.errors import FunctionError
 from weft.fn.binding import naming
 from weft.fn.fingerprint import standing_for
 from weft.fn.graphs import output_of, run
 from weft.fn.pointwise import Pointwise, RecordedFunction, TritonFunction
 from weft.fn.triton_function import is_triton_function
-from weft.fn.writer import dtype_name
 
 _made: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()  # what functions were made of
 _live: dict[str, Any] = {}  # functions in Triton that this process has written, by what was written

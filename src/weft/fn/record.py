@@ -17,11 +17,11 @@ from torch import fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from weft.base.arrays import grad_mode
+from weft.base.figures import dtype_name
 from weft.errors import FunctionError
 from weft.fn.advice import READS_ADVICE, instead_of, translated, user_line
 from weft.fn.element import Element, Value, fixed, run_plainly, tensors_among
 from weft.fn.surroundings import set_aside, steers_torch
-from weft.fn.writer import dtype_name
 
 aten = torch.ops.aten
 

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from weft.base.bounded_cache import BoundedCache
+from weft.base.caches import BoundedCache
 from weft.errors import FunctionError
 from weft.fn import binding
 from weft.fn.decompositions import DECOMPOSITIONS

@@ -12,16 +12,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import fx
 
+from weft.base.figures import dtype_name
+
 HALF_TYPES = (torch.float16, torch.bfloat16)
 #: Floating types of one and two bytes, whose values are held as float32.
 SHORT = (*HALF_TYPES, torch.float8_e4m3fn, torch.float8_e5m2)
 #: The type by way of which torch converts floating numbers to a narrow integer type, on CPUs and on GPUs alike.
 WRAPS_FROM = {torch.int8: torch.int32, torch.int16: torch.int32, torch.uint8: torch.int64}
-
-
-def dtype_name(dtype: torch.dtype) -> str:
-    """A type's name without torch's."""
-    return str(dtype).removeprefix("torch.")
 
 
 @lru_cache

@@ -7,8 +7,8 @@ from itertools import chain as chain_of
 from typing import Any, overload
 
 from weft.api.keywords import Equation, signed
+from weft.base.arguments import describe_call
 from weft.base.arrays import Array, as_result, as_tensor, returned
-from weft.base.describe import describe_call
 from weft.base.dispatch import outside_graphs
 from weft.errors import DTypeError, NotationError, ShapeError, call_context
 from weft.networks.public import einsum

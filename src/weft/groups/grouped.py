@@ -9,8 +9,8 @@ import torch
 
 from weft.api.keywords import Equation, cast_by_autocast, signed, with_autocast
 from weft.api.lookup import read_notation
+from weft.base.arguments import describe_call
 from weft.base.arrays import Array, any_autocast, like
-from weft.base.describe import describe_call
 from weft.base.dispatch import as_operation, outside_graphs
 from weft.errors import ShapeError, call_context
 from weft.groups.launch import at_once, check_added

@@ -21,8 +21,8 @@ import torch
 
 from weft.api.entry import contraction
 from weft.api.keywords import cast_by_autocast
+from weft.base.arguments import describe_call
 from weft.base.arrays import Array, any_autocast, as_result, as_tensor, returned
-from weft.base.describe import describe_call
 from weft.base.dispatch import outside_graphs
 from weft.base.figures import counted
 from weft.base.memory import new_tensor

@@ -13,10 +13,10 @@ import torch
 from torch.autograd import forward_ad
 
 from weft.api.entry import contraction
+from weft.base.arguments import describe_call
 from weft.base.arrays import as_result, is_transforming, outside_transforms, written
-from weft.base.describe import describe_call, folded, table
 from weft.base.dispatch import is_traced, outside_graphs
-from weft.base.figures import counted, given, si
+from weft.base.figures import counted, folded, given, si, table
 from weft.base.kept import is_capturing
 from weft.base.memory import new_tensor
 from weft.engine.calls import CALLS_OF_LISTS, CallPlace, guards_of

@@ -21,9 +21,9 @@ import torch
 
 from weft.api.keywords import cast_by_autocast
 from weft.api.lookup import read_notation
+from weft.base.arguments import describe_call
 from weft.base.arrays import any_autocast, as_tensor, is_transformed, like, without_memory
-from weft.base.cached import cached_property
-from weft.base.describe import describe_call
+from weft.base.caches import cached_property
 from weft.base.dispatch import outside_graphs, taken_by
 from weft.errors import ArgumentError, NotationError, ShapeError, UnsupportedError, call_context
 from weft.groups.packed import PlainPlan, Products, packed_plan

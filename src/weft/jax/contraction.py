@@ -22,7 +22,7 @@ import jax
 from weft.algebra import find
 from weft.api.einsum import lone, read_einsum, read_order
 from weft.api.lookup import find_plan
-from weft.base.describe import describe_call, describe_many
+from weft.base.arguments import describe_call, describe_many
 from weft.compiled.contraction import spelled_options
 from weft.compiled.text import stand_in, text_of
 from weft.errors import ArgumentError, DTypeError, UnsupportedError, call_context

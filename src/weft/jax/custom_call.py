@@ -30,7 +30,7 @@ import torch
 
 import jax
 from weft.base.arrays import without_autocast
-from weft.base.bounded_cache import BoundedCache
+from weft.base.caches import BoundedCache
 from weft.base.log import log
 from weft.engine.memo import keeps
 from weft.machine.store import Store, as_text, from_text

@@ -9,8 +9,8 @@ from typing import Any
 import jax.numpy as jnp
 import torch
 
+from weft.base.arguments import describe_many
 from weft.base.arrays import grad_mode
-from weft.base.describe import describe_many
 from weft.cascades.described import CascadeNotation
 from weft.compiled.cascades import plan_text, spelled_cascade
 from weft.engine.memo import Memo

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import torch
 
+from weft.base.figures import dtype_name
 from weft.base.log import warn
 from weft.errors import UnsupportedError
 from weft.machine.datasheets import datasheet
@@ -114,7 +115,7 @@ def rate_name(product: torch.dtype, accumulate: torch.dtype, precision: str = "i
         return "float64"
     if product is torch.float32 and precision != "ieee":
         return precision
-    return str(product).removeprefix("torch.")
+    return dtype_name(product)
 
 
 def ceilings(

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from weft.base.files import write_whole
+from weft.base.interpreter import turns_off
 from weft.base.log import warn
-from weft.base.settings import turns_off
 
 PACKAGE = "weft_kernels"  # of the distribution weft-kernels
 _MAGIC = b"weft pack 1\n"

@@ -105,7 +105,7 @@ class Checkpoint:
         header = {
             "format": FORMAT, "identity": self._identity, "slices": self._slices, "done": ranges(done),
             "parts": list(held.parts), "includes": list(includes), "exponent": held.exponent,
-            "dtype": str(first.dtype).removeprefix("torch."), "shape": list(first.shape),
+            "dtype": dtype_name(first.dtype), "shape": list(first.shape),
         }  # fmt: skip
         size = first.numel() * first.element_size()
         sums = np.empty((len(held.parts), size), dtype=np.uint8)

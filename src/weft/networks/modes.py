@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from weft.base.cached import cached_property
+from weft.base.caches import cached_property
 from weft.base.memory import new_tensor
 from weft.distributed.link import Link, broadcast
 from weft.distributed.moves import PIECE, TensorRoute, reduced

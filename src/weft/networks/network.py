@@ -8,8 +8,8 @@ from typing import Any, Generic, overload
 
 import torch
 
+from weft.base.arguments import describe_operands
 from weft.base.arrays import Array, One, Returned, Scaled, like, outside_transforms
-from weft.base.describe import describe_operands
 from weft.base.dispatch import as_operation, is_traced, outside_graphs
 from weft.base.extensions import reader
 from weft.base.figures import counted

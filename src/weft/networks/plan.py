@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from weft.algebra import NAMED, Algebra
-from weft.base.figures import counted, read_limit
+from weft.base.arguments import read_limit
+from weft.base.figures import counted
 from weft.errors import ArgumentError, DTypeError, NotationError, UnsupportedError, WeftError, WorkspaceError
 from weft.fn.algebra import Early
 from weft.networks.graph import Graph, graph_of

@@ -12,6 +12,7 @@ import torch
 from weft.api.einsum import check_places, einsum_words, read_sum
 from weft.api.entry import contraction
 from weft.api.keywords import EinsumKeywords, Function, NetworkKeywords, signed
+from weft.base.arguments import addition, describe_many, read_device
 from weft.base.arrays import (
     Array,
     Scaled,
@@ -22,10 +23,7 @@ from weft.base.arrays import (
     outside_inference,
     written,
 )
-from weft.base.describe import describe_many
-from weft.base.devices import read_device
 from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced, outside_graphs
-from weft.base.factors import addition
 from weft.engine.calls import CALLS
 from weft.engine.memo import Memo
 from weft.errors import ArgumentError, ShapeError, call_context

@@ -16,8 +16,7 @@ from typing import Any
 import torch
 
 from weft.api.describe import find_target
-from weft.base.describe import folded, table
-from weft.base.figures import counted, duration, share, si
+from weft.base.figures import counted, duration, folded, share, si, table
 from weft.distributed.link import Link, read_link
 from weft.distributed.placement import Places
 from weft.errors import ArgumentError, UnsupportedError

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from weft.base.figures import counted
+from weft.base.figures import counted, dtype_name
 from weft.cpu.host import costs as cpu_costs
 from weft.errors import NotationError
 from weft.networks.graph import Graph, dims_of
@@ -341,7 +341,7 @@ def precision_word(precision: Any) -> str:
 
 def model(target: Target, dtype: torch.dtype, precision: str = "ieee") -> Model:
     """The figures for products of that type."""
-    name = str(dtype).removeprefix("torch.")
+    name = dtype_name(dtype)
     factor = 8.0 if dtype.is_complex else 2.0
     if target.kind == "cpu":
         found = cpu_costs("blas")

@@ -14,8 +14,7 @@ from typing import Any, TypeAlias
 import torch
 
 from weft.algebra import Algebra, find
-from weft.base.describe import describe_call
-from weft.base.factors import addition, is_zero
+from weft.base.arguments import addition, describe_call, is_zero
 from weft.errors import DTypeError, call_context
 from weft.oracle.arguments import called, factor_of, operand, read_aux, read_pair, several
 from weft.oracle.bounds_algebra import reduced_addend_bound, reduction_bound

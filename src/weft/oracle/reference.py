@@ -20,7 +20,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from weft.algebra import Algebra, find
-from weft.base.factors import addition, is_zero
+from weft.base.arguments import addition, is_zero
 from weft.base.memory import check_room
 from weft.errors import DTypeError, NotationError, ShapeError
 from weft.fn.binding import bind

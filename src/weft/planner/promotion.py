@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from weft.base.settings import turns_off
+from weft.base.interpreter import turns_off
 from weft.machine.counts import distinct_elements
 from weft.machine.store import Store
 from weft.planner.coefficients import coefficients, fitted

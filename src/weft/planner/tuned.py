@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from weft.base.bounded_cache import BoundedCache
+from weft.base.caches import BoundedCache
 from weft.machine.store import Store, number
 from weft.planner.keys import NotSerializable, of_schedule, serialize_description, serialize_schedule
 from weft.planner.planner import Choice, offered

@@ -17,8 +17,8 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any
 
+from weft.base.interpreter import turns_off
 from weft.base.log import warn
-from weft.base.settings import turns_off
 from weft.machine.stamp import device_stamp
 from weft.machine.store import Store, fields_of
 from weft.planner.keys import of_backend, of_files

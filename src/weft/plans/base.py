@@ -12,9 +12,9 @@ import torch
 
 from weft.algebra import Algebra
 from weft.base.arrays import outside_transforms, written
-from weft.base.bounded_cache import BoundedCache
-from weft.base.describe import folded
+from weft.base.caches import BoundedCache
 from weft.base.extensions import reader
+from weft.base.figures import folded
 from weft.base.memory import check_room, new_tensor, workspace_error
 from weft.engine.calls import Calls
 from weft.errors import UnsupportedError, is_out_of_memory

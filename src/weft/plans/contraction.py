@@ -12,6 +12,7 @@ from typing import Any, Generic, Unpack, overload
 
 import torch
 
+from weft.base.arguments import addition, describe_call
 from weft.base.arrays import (
     Array,
     One,
@@ -25,9 +26,7 @@ from weft.base.arrays import (
     returned,
     source_of,
 )
-from weft.base.describe import describe_call
 from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced, outside_graphs
-from weft.base.factors import addition
 from weft.engine.calls import CallPlace, present
 from weft.errors import call_context
 from weft.oracle.reference import launcher

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from weft.base.settings import turns_off
+from weft.base.interpreter import turns_off
 from weft.planner.schedule import Target
 
 SAMPLES = 3  # calls that are timed of a schedule; the quickest counts

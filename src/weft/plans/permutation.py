@@ -11,10 +11,9 @@ from typing import Any, Unpack, overload
 
 import torch
 
+from weft.base.arguments import addition, describe_call
 from weft.base.arrays import Array, as_result, as_tensor, like
-from weft.base.describe import describe_call
 from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced, outside_graphs
-from weft.base.factors import addition
 from weft.base.memory import new_tensor
 from weft.errors import DTypeError, UnsupportedError, call_context
 from weft.oracle.permuting import permute_launcher

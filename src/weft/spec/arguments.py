@@ -22,8 +22,8 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 import numpy as np
 import torch
 
+from weft.base.arguments import read_device
 from weft.base.arrays import as_tensor
-from weft.base.devices import read_device
 from weft.base.figures import nearest
 from weft.errors import ArgumentError, UnsupportedError, WeftError, call_context
 from weft.spec.type_names import read_dtype

@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
+from weft.base.figures import dtype_name as dtype_name
 from weft.base.figures import nearest
 from weft.errors import DTypeError, UnsupportedError
-from weft.fn.writer import dtype_name as dtype_name
 from weft.spec.contraction import Arithmetic
 from weft.spec.type_names import NAMES, read_dtype, read_mode
 

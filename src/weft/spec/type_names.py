@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
-from weft.base.figures import nearest
+from weft.base.figures import dtype_name, nearest
 from weft.errors import DTypeError
 
 #: What names a number type.
@@ -39,7 +39,7 @@ _SHORT = {
     torch.bool: ("b1", "bool8"),
 }
 #: Every name by which text may ask for a type.
-NAMES = {str(dtype).removeprefix("torch."): dtype for dtype in _SHORT} | {
+NAMES = {dtype_name(dtype): dtype for dtype in _SHORT} | {
     short: dtype for dtype, names in _SHORT.items() for short in names
 }
 
@@ -68,8 +68,7 @@ def read_dtype(what: str, value: object, others: Iterable[str] = ()) -> torch.dt
     """
     found = find_dtype(value)
     if found is not None and str(found).startswith("torch.q"):
-        kind = str(found).removeprefix("torch.")
-        raise DTypeError(f"{what} is quantized ({kind}): nothing is computed in such types")
+        raise DTypeError(f"{what} is quantized ({dtype_name(found)}): nothing is computed in such types")
     if found is not None:
         return found
     words, known = [*others, *NAMES], ", ".join(others)

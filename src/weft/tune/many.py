@@ -16,8 +16,7 @@ from typing import Any
 
 import torch
 
-from weft.base.describe import table
-from weft.base.figures import counted, duration
+from weft.base.figures import counted, duration, table
 from weft.errors import ArgumentError, UnsupportedError, WeftError
 from weft.oracle.problem import is_empty
 from weft.planner import tuned as tuned_schedules

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from weft.base.cached import cached_property
+from weft.base.caches import cached_property
 from weft.cpu.gett import params as at
 from weft.cpu.host import LINE
 from weft.spec import Contraction, Role

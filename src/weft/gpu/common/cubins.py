@@ -22,8 +22,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from weft.base.bounded_cache import BoundedCache
-from weft.base.cached import cached_property
+from weft.base.caches import BoundedCache, cached_property
 from weft.base.log import warn
 from weft.gpu.common.constants import DeviceFunction, TensorMap, UnspelledError, calls, spelled
 from weft.gpu.common.driver import MapForm, aside_of_capture, error_name, in_context, loaded_driver

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from weft.base.bounded_cache import BoundedCache
+from weft.base.caches import BoundedCache
 from weft.base.figures import counted
 from weft.base.kept import is_capturing, keep_for_graphs
 from weft.fn import Pointwise

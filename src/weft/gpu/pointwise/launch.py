@@ -20,7 +20,7 @@ from weakref import WeakSet
 
 import torch
 
-from weft.base.bounded_cache import BoundedCache
+from weft.base.caches import BoundedCache
 from weft.base.figures import duration
 from weft.base.forks import is_forked
 from weft.base.log import log

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from weft.base.settings import turns_off
+from weft.base.interpreter import turns_off
 
 _FOLDERS = ("cu*/lib", "cuda_nvrtc/lib", "cu*/bin/x86_64", "cuda_nvrtc/bin")  # of torch's wheels, below `nvidia`
 _NAMES = ("libnvrtc.so.*", "nvrtc64_*.dll")

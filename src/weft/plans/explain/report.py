@@ -10,8 +10,7 @@ import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from weft.base.describe import table
-from weft.base.figures import duration, share, si
+from weft.base.figures import duration, share, si, table
 from weft.machine.ceilings import Ceilings
 from weft.machine.counts import Work
 from weft.machine.roofline import Floor

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from weft.base.cached import cached_property
+from weft.base.caches import cached_property
 from weft.base.figures import counted
 from weft.errors import UnsupportedError
 from weft.machine.datasheets import limits_of

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from weft.api.contract import plan
-from weft.base.bounded_cache import BoundedCache
+from weft.base.caches import BoundedCache
 from weft.errors import UnsupportedError
 from weft_bench.profiling.subject import Lie
 

@@ -7,8 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from weft.base.describe import folded
-from weft.base.figures import duration
+from weft.base.figures import duration, folded
 from weft.distributed.lanes import COMPUTE, HOST, Timeline
 from weft_bench.profiling.threats import of_timelines
 from weft_bench.profiling.timelines.record import TimelineRecord

@@ -1,17 +1,40 @@
-"""A bounded mapping in memory, safe to use from several threads, that forgets what was longest unused."""
+"""Values that are kept in memory: of an object, computed once, and of many keys, as long as there is room.
+
+`cached_property` is that of `functools` without its lock, as of Python 3.12: before, all objects of a class shared one.
+A process that was forked while another thread held it waited for ever. Two threads may compute one value; the last is
+kept.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
+from functools import cached_property
 from threading import Lock
-from typing import Any
+from typing import Any, TypeVar
 
 from weft.base.forks import free_in_child
 
+__all__ = ["BoundedCache", "cached_property"]
+
+
+if sys.version_info < (3, 12):
+    from contextlib import nullcontext
+
+    T = TypeVar("T")
+    _locked = cached_property
+
+    class cached_property(_locked[T]):  # type: ignore[no-redef]
+        """A property that is computed once for each object."""
+
+        def __init__(self, func: Callable[[Any], T]) -> None:
+            super().__init__(func)
+            self.lock = nullcontext()
+
 
 class BoundedCache:
-    """Holds at most `size` entries."""
+    """At most `size` entries, safe to use from several threads; what was longest unused is forgotten."""
 
     def __init__(self, size: int) -> None:
         self._size = size
