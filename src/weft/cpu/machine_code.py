@@ -115,7 +115,7 @@ def _processor() -> dict[str, Any]:
 #: What a source compiles to depends on these files: all that sources import, and what those import of the CPU's code.
 CODE = (
     "cpu/**/*kernel.py", "cpu/**/params.py", "cpu/gett/pack.py", "cpu/gett/vector.py", "cpu/row_call.py",
-    "cpu/level.py", "fn/numba/inner.py", "fn/numba/math.py", "fn/numba/values.py",
+    "cpu/level.py", "fn/numba/math.py", "fn/numba/values.py",
 )  # fmt: skip
 
 

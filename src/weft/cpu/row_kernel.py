@@ -16,8 +16,7 @@ from numba import types
 
 from weft.cpu import row_call as at
 from weft.cpu.gett.vector import invoke, item_size, load_word, stack, store_word
-from weft.fn.numba.inner import by_type, inline, inner, inner_with
-from weft.fn.numba.values import LOADS, bits_of, of_bits
+from weft.fn.numba.values import LOADS, bits_of, by_type, inline, inner, inner_with, of_bits
 
 
 @inner

@@ -28,7 +28,7 @@ from weft.cpu.gett.vector import (
     row_count,
     store_word,
 )
-from weft.fn.numba.inner import inline, inner
+from weft.fn.numba.values import inline, inner
 
 
 @inner

@@ -27,7 +27,7 @@ from weft.cpu.gett.vector import (
     store_word,
     transpose,
 )
-from weft.fn.numba.inner import inline, inner
+from weft.fn.numba.values import inline, inner
 
 
 @intrinsic

@@ -26,7 +26,7 @@ from weft.cpu.gett.vector import (
     store_word,
 )
 from weft.cpu.grouped import params as word
-from weft.fn.numba.inner import inner
+from weft.fn.numba.values import inner
 from weft.spec.group import HEAD, ONE
 
 

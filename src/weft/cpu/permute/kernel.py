@@ -42,7 +42,7 @@ from weft.cpu.gett.vector import (
 )
 from weft.cpu.permute import params
 from weft.cpu.permute.params import LINE
-from weft.fn.numba.inner import inner
+from weft.fn.numba.values import inner
 
 FOLLOWING, MOST_AHEAD = 4, 1024  # which cell after this one is prefetched, and how many bytes of it at the most
 AHEAD = {1: 64, 2: 64, 4: 128, 8: 128, 16: 128}  # bytes that are prefetched along X, by the size of an item

@@ -8,7 +8,7 @@ from __future__ import annotations
 from weft.cpu.gett.vector import allocate, fetch_add, invoke, load_word, release, store_word
 from weft.cpu.permute import params as at
 from weft.cpu.permute.kernel import FOLLOWING, LINE, MOST_AHEAD, fill_table, prefetch
-from weft.fn.numba.inner import inner
+from weft.fn.numba.values import inner
 
 ACROSS, DOWN = 64, 256  # columns and rows that are transposed at a time: see REACH in the schedule
 

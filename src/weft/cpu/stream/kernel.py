@@ -22,8 +22,7 @@ from numba import types
 from weft.cpu.gett.vector import allocate, fetch_add, invoke, load_word, release
 from weft.cpu.stream import params as at
 from weft.cpu.stream.params import NAMES, SIZES
-from weft.fn.numba.inner import by_type, inner, inner_with
-from weft.fn.numba.values import LOADS, STORES
+from weft.fn.numba.values import LOADS, STORES, by_type, inner, inner_with
 
 _WIDE = {types.float32: types.float64, types.complex64: types.complex128, types.int32: types.int64}
 

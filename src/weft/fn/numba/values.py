@@ -1,18 +1,42 @@
-"""Elements in memory as numba's values, by torch's number types: loads, stores, and roundings to short types.
+"""Functions that compiled code alone calls: how they are made, and those for elements in memory as numba's values.
 
-Floating types of one and two bytes are held as float32. Addresses are words, and elements are reached by LLVM's own
-pointer arithmetic, which its vectoriser understands.
+numba leaves out what Python and C would call, a fifth of its work. Elements are loaded, stored, and rounded to short
+types by torch's number types. Floating types of one and two bytes are held as float32. Addresses are words, and
+elements are reached by LLVM's own pointer arithmetic, which its vectoriser understands.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numba
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
+from numba.extending import intrinsic, overload
 
 from weft.fn.writer import past_e4m3
+
+
+def inner_with(**options: Any) -> Any:
+    """The decorator of such functions, with more options of numba's."""
+    return numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, error_model="numpy", **options)
+
+
+inner = inner_with()
+#: Of functions that are called at one place: as part of their caller they are optimised and assembled once, not twice.
+inline = inner_with(inline="always")
+
+
+def by_type(implementation: Callable[..., Any]) -> Callable[..., Any]:
+    """A function whose code depends on the types of its arguments: for these `implementation` returns one to inline."""
+
+    def of_compiled_code(*arguments: Any) -> Any:
+        raise NotImplementedError("compiled code alone")
+
+    overload(of_compiled_code, strict=False)(implementation)
+    return of_compiled_code
+
 
 _WORD = ir.IntType(64)
 _HALF, _SINGLE, _BYTE, _SHORT, _INT = ir.HalfType(), ir.FloatType(), ir.IntType(8), ir.IntType(16), ir.IntType(32)

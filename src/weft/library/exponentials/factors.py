@@ -48,7 +48,7 @@ SOURCE = """\
 import numpy as np
 from numba import cfunc, float32, float64, int32, int64
 from weft.cpu.gett.vector import fetch_add, largest, load_word, raise_to, smallest, stack, whole_vectors
-from weft.fn.numba.inner import inner, inner_with
+from weft.fn.numba.values import inner, inner_with
 from weft.fn.numba.math import factor_{bits}, scaled_exp{bits}
 from weft.fn.numba.values import LOADS, STORES, bits_of
 
