@@ -173,6 +173,8 @@ class PromotingLaunch:
         plain = replace(self._serving.tier, look_at=None, then=None, switch_at=None)
         try:
             offer = offered(self._asked)
+            if offer.choice is not None and offer.choice.best.schedule in self._measured:  # and may be slow
+                offer = corrected(self._asked, offer.choice, self._measured) or offer
             better = self._of(offer)
             found = promotion.taken_over(
                 plain, call, self._seconds, offer.name, better, offer.ready, offer.tuned, offer.worth
