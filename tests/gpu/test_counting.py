@@ -14,6 +14,7 @@ from weft import reference
 from weft.gpu.composite import counting, ttgt
 from weft.planner.planner import choose
 from weft.planner.schedule import Target
+from weft.plans.known_call import Arguments
 from weft.spec import Contraction, Role
 from weft.testing import poisoned, random_operand
 
@@ -39,7 +40,8 @@ def described(equation: str, *operands: torch.Tensor, **options: Any) -> tuple[w
     a, b, *c = operands
     plan = weft.plan(equation, a, b, c=c[0] if c else None, backend="triton", **options)
     if c:
-        plan.prepare(a, b, c[0], operands={name: given for name, (_, given) in options.get("operands", {}).items()})
+        operands = {name: given for name, (_, given) in options.get("operands", {}).items()}
+        plan.prepare(Arguments(a, b, c[0], operands=operands))
     variant = next(each for each in plan._variants.values() if (each.description.c is not None) == bool(c))
     target = plan._request.target
     return plan, variant.description, replace(target, capability=target.capability or 90)

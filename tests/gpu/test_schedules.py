@@ -14,6 +14,7 @@ from weft import reference
 from weft.gpu.gett import family as gett
 from weft.gpu.simt import family as simt
 from weft.planner.schedule import Schedule
+from weft.plans.known_call import Arguments
 
 # Equations that need each part of the kernels: flattened axes, two axes on a side, k in two orders, overhanging tiles,
 # batches, modes that only one operand has, nothing to sum, nothing at all.
@@ -80,7 +81,7 @@ def test_split_sums_apply_the_epilogue_once_and_add_c_once(dtype: torch.dtype, t
         for shape in ((18, 1100), (1100, 17), (18, 17))
     )
     plan = weft.plan("ik,kj->ij", a, b, c=c, out_dtype=dtype, backend="triton", epilogue=torch.abs)
-    plan.prepare(a, b, c)
+    plan.prepare(Arguments(a, b, c))
     contraction = plan._request.contraction(*_layouts(c, plan))
     target = replace(plan._request.target, processors=8)  # few enough that this sum is worth splitting
     split = [s for s in gett.schedules(contraction, target).schedules if s.splits > 1 and small(s)]

@@ -18,6 +18,7 @@ from weft.gpu.gett import family as matrix
 from weft.gpu.semiring import family as algebra
 from weft.gpu.simt import family as vector
 from weft.planner.schedule import Target
+from weft.plans.known_call import Arguments
 from weft.spec import Contraction
 from weft.testing import poisoned, random_operand
 
@@ -77,7 +78,7 @@ def test_reductions_are_split_in_a_fixed_order(triton_backend: Backend) -> None:
     a, b = (random_operand((16, 1030), torch.float32, seed, device=triton_backend.device) for seed in (1, 2))
     c = random_operand((16, 16), torch.float32, 3, device=triton_backend.device)
     plan = weft.plan("mk,nk->mn", a, b, c=c, algebra="max_plus", epilogue=torch.neg, backend="triton")
-    plan.prepare(a, b, c)
+    plan.prepare(Arguments(a, b, c))
     (variant,) = (each for each in plan._variants.values() if each.description.c is not None)
     target = replace(plan._request.target, processors=8)
     split = [s for s in algebra.schedules(variant.description, target).schedules if s.splits > 1 and small(s)]

@@ -13,6 +13,7 @@ from gpu.test_semiring_shapes import candidates, described, quickest, run
 from support import Backend
 from weft import reference
 from weft.gpu.semiring import family as semiring
+from weft.plans.known_call import Arguments
 from weft.testing import assert_close, random_operand, tolerance
 
 LAYOUTS = ("mk,kn->mn", "km,kn->nm", "mk,nk->mn", "km,nk->nm")
@@ -61,7 +62,7 @@ def test_splits_with_c_and_epilogue(triton_backend: Backend) -> None:
         for seed, shape in enumerate(((18, 530), (11, 530), (11, 18)))
     )
     plan = weft.plan("mk,nk->nm", a, b, c=c, epilogue=torch.neg, backend="triton")
-    plan.prepare(a, b, c)
+    plan.prepare(Arguments(a, b, c))
     (variant,) = (each for each in plan._variants.values() if each.description.c is not None)
     target = replace(plan._request.target, processors=8)
     found = [s for s in candidates(variant.description, target) if s.splits > 1]

@@ -21,6 +21,7 @@ from weft.gpu.semiring import family as semiring
 from weft.gpu.semiring.family import thread_tile
 from weft.gpu.semiring.schedule import MOST_HELD, fitting
 from weft.planner.schedule import Target
+from weft.plans.known_call import Arguments
 from weft.spec import Contraction, Layout, Role
 from weft.testing import poisoned, random_operand
 
@@ -110,7 +111,7 @@ def test_pieces_of_split_reductions_with_c_and_epilogue(triton_backend: Backend)
         for seed, shape in enumerate(((130, 530), (11, 530), (11, 130)))
     )
     plan = weft.plan("mk,nk->nm", a, b, c=c, algebra="min_plus", epilogue=torch.neg, backend="triton")
-    plan.prepare(a, b, c)
+    plan.prepare(Arguments(a, b, c))
     (variant,) = (each for each in plan._variants.values() if each.description.c is not None)
     target = replace(plan._request.target, processors=8)
     found = candidates(variant.description, target)

@@ -49,6 +49,7 @@ from weft.plans.contraction import Plan
 from weft.plans.derivatives import asked as asked_of
 from weft.plans.derivatives import detached
 from weft.plans.keywords import read_options
+from weft.plans.known_call import Arguments
 from weft.spec.arguments import read_flag
 
 _FORM = "equation, a, b"
@@ -263,9 +264,8 @@ def contract(
             if found is not None:
                 return returned(source, out, found, False)
         read = read_options("contract", {**options, **dict(zip(HOOKS, functions, strict=True))}, target)
-        result, known = made(
-            equation, x, y, read, addend, alpha, beta, target, return_arg=return_arg, validate=validate
-        )
+        arguments = Arguments(x, y, addend, target, alpha, beta, read.tensors)
+        result, known = made(equation, arguments, read, return_arg, validate)
     CALLS.keep(place, tensors, known)
     return returned(source, out, result, return_arg)
 
@@ -348,7 +348,7 @@ def _planned(
     needs = tuple(each is not None and asked_of(each) for each in (x, y, addend, *asked.tensors.values()))
     if any(needs):
         x, y, addend, asked = _detached(x, y, addend, asked)
-    found = find_plan(equation, x, y, asked).prepare(x, y, addend, target, asked.tensors)
+    found = find_plan(equation, x, y, asked).prepare(Arguments(x, y, addend, target, operands=asked.tensors))
     return found.differentiated(needs) if any(needs) else found
 
 
@@ -361,7 +361,7 @@ def _selecting(
     check_selected(request, added=False)
     modes = {name: modes for name, (modes, _) in options.operands.items()}
     found = SelectingPlan(request, replace(options, operands={}), modes)
-    return found.prepare(x, y, addend, tensors[3], options.tensors)
+    return found.prepare(Arguments(x, y, addend, tensors[3], operands=options.tensors))
 
 
 def _detached(

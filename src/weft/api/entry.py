@@ -27,7 +27,7 @@ from weft.plans.checks import aux_tensors
 from weft.plans.contraction import Plan
 from weft.plans.derivatives import any_tensor, asked, differentiable
 from weft.plans.keywords import refuse_unknown
-from weft.plans.known_call import KnownCall
+from weft.plans.known_call import Arguments, KnownCall, each_of
 from weft.spec.arguments import read_flag
 from weft.spec.dtypes import result_types
 
@@ -70,49 +70,35 @@ def contraction(
     with call_context(lambda: describe_call("contract", equation, a=a, b=b, c=c, out=out)):
         if any(each.is_conj() or each.is_neg() for each in beside):
             options = replace(options, operands=read_operands(options.operands))
-        found, known = made(
-            equation, without_neg(a), without_neg(b), options, c, alpha, beta, out, return_arg=return_arg,
-            validate=validate,
-        )  # fmt: skip
+        call = Arguments(without_neg(a), without_neg(b), c, out, alpha, beta, options.tensors)
+        found, known = made(equation, call, options, return_arg, validate)
     CALLS.keep(place, tensors, known)
     return found
 
 
 def made(
-    equation: Terms,
-    a: torch.Tensor,
-    b: torch.Tensor,
-    options: Options,
-    c: torch.Tensor | None,
-    alpha: Scalar,
-    beta: Scalar,
-    out: Results | None,
-    *,
-    return_arg: bool = False,
-    validate: bool = False,
+    equation: Terms, call: Arguments, options: Options, return_arg: bool = False, validate: bool = False
 ) -> tuple[Any, Any]:
     """The result of a call that is not known, and what makes that of later ones, where they need not be read."""
-    tensors = options.tensors
+    a, b, c, out, alpha, beta, tensors = call
     if asked(a, b, c, *tensors.values()) or any_tensor(alpha, beta):
         differentiated: tuple[Any, Any] = differentiable("contract")(
             equation, a, b, c, alpha, beta, out, options, return_arg, validate
         )
         return differentiated
-    places = out if isinstance(out, tuple) else (out,)
-    if is_traced((a, b, c, *places, *tensors.values())):
+    if is_traced((a, b, c, *each_of(out), *tensors.values())):
         traced = as_operation("contraction")
         return traced(equation, a, b, c, alpha, beta, out, options, return_arg, validate), None
     if return_arg:
-        return selected(equation, a, b, c, alpha, beta, out, options, validate)
+        return selected(equation, call, options, validate)
     plan = find_plan(equation, a, b, options)
     if validate or not plan.is_lasting:
-        run = plan.run_validated if validate else plan.run
-        return run(a, b, c, alpha, beta, out, tensors), None
-    result, call = plan.run_known(a, b, c, alpha, beta, out, tensors)
+        return (plan.run_validated if validate else plan.run)(call), None
+    result, known = plan.run_known(call)
     free = out is None and options.backend == "auto"
-    if call is not None and free and are_few(plan.request, (a, b, c, *tensors.values())):
-        return result, FewElements(call, plan.request, tuple(tensors))
-    return result, call
+    if known is not None and free and are_few(plan.request, (a, b, c, *tensors.values())):
+        return result, FewElements(known, plan.request, tuple(tensors))
+    return result, known
 
 
 class SelectingPlan(Plan):
@@ -151,14 +137,12 @@ class SelectingPlan(Plan):
             target = as_results(out)
             addend = as_tensor("c", c, promote) if c is not None else None
             given = aux_tensors(operands, self._request.named) if operands else {}
+            call = Arguments(x, y, addend, target, alpha, beta, given)
             if not asked(x, y, addend, *given.values()) and not is_traced((x, y, addend, *given.values())):
-                self._key(x, y, addend, target, given)  # raises what does not fit the plan
+                self._key(call._replace(alpha=1))  # raises what does not fit the plan
             placed = {name: (self._modes[name], tensor) for name, tensor in given.items()}
             options = replace(self._options, operands=placed)
-            found, _ = made(
-                self._request.notation, x, y, options, addend, alpha, beta, target, return_arg=True,
-                validate=validate,
-            )  # fmt: skip
+            found, _ = made(self._request.notation, call, options, True, validate)
         return returned(a, out, found, True)
 
 

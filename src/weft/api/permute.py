@@ -22,6 +22,7 @@ from weft.planner.schedule import Scalar
 from weft.plans.checks import reject_gradient
 from weft.plans.derivatives import any_tensor, asked, detached, differentiable
 from weft.plans.keywords import read_options
+from weft.plans.known_call import Arguments
 from weft.plans.permutation import PermutePlan
 from weft.plans.resolving import served_by
 from weft.spec import Label, Layout, Notation, parse
@@ -166,7 +167,7 @@ def _moved(
     if is_traced((x, out, c)):
         return as_operation("permutation")(x, equation, c, alpha, beta, out, extents, options), None
     found = find_permutation(equation, x, out, options, extents)
-    return found.run_known(x, out, alpha, beta, c)
+    return found.run_known(Arguments(x, None, c, out, alpha, beta))
 
 
 @signed("plan_permute", ("x", "equation"), PermutePlan)
@@ -204,7 +205,7 @@ def plan_permute(
         if gradient:
             source, addend = detached(source), None if addend is None else detached(addend)
         found = find_permutation(equation, source, target, read, extents)
-        found = found.prepare(source, target, alpha, beta, addend)
+        found = found.prepare(Arguments(source, None, addend, target, alpha, beta))
         return found.differentiated((True,)) if gradient else found
 
 

@@ -22,8 +22,8 @@ from weft.errors import AccuracyError, UnsupportedError, WorkspaceError
 from weft.planner.options import Options
 from weft.planner.registry import need_triton
 from weft.planner.request import HOOKS, Request, Results
-from weft.planner.schedule import Scalar
 from weft.plans.checks import check_addend, check_outputs, check_unscaled
+from weft.plans.known_call import Arguments
 from weft.plans.resolving import resolved
 from weft.spec import Label, Layout
 from weft.spec.contraction import mode_strides, output_shape
@@ -44,18 +44,11 @@ class SelectionRoles:
 
 
 def selected(
-    equation: Terms,
-    a: torch.Tensor,
-    b: torch.Tensor,
-    c: torch.Tensor | None,
-    alpha: Scalar,
-    beta: Scalar,
-    out: Results | None,
-    options: Options,
-    validate: bool,
+    equation: Terms, call: Arguments, options: Options, validate: bool
 ) -> tuple[Any, KnownSelection | None]:
     """D and the index along each reduced mode, a tensor where one is reduced, else a tuple; and the call as later ones
     are known, None where there is more to it than A and B."""
+    a, b, c, out, alpha, beta, _ = call
     planned = _planned(equation, a, b, options)
     request, roles, extents, shape, largest, (along, order) = planned
     assert request.algebra is not None
@@ -283,7 +276,7 @@ def _computed(
     asked = Options(operands=operands, indices=indices, backend=request.backend, **said)
     asked = asked.having(**{"epilogue" if hook == "epilogue" else "a_fn": options.functions[place]})
     one = one_of(values.dtype, values.device)
-    found = find_plan(equation, values, one, asked).run(values, one, None, 1.0, 1.0, out, asked.tensors)
+    found = find_plan(equation, values, one, asked).run(Arguments(values, one, out=out, operands=asked.tensors))
     assert isinstance(found, torch.Tensor), "a function of one result"
     return found
 
@@ -316,7 +309,7 @@ def _validate(
 ) -> None:
     """`AccuracyError` where D is not what the validated contraction without places finds."""
     expected = find_plan(equation, a, b, replace(options, out_dtype=result.dtype)).run_validated(
-        a, b, c, 1.0, 1.0, None, options.tensors
+        Arguments(a, b, c, operands=options.tensors)
     )
     assert isinstance(expected, torch.Tensor), "an epilogue of one result"
     if not torch.equal(torch.nan_to_num(result), torch.nan_to_num(expected)):

@@ -45,6 +45,7 @@ from weft.plans.checks import aux_tensors, check_devices
 from weft.plans.contraction import Plan
 from weft.plans.derivatives import any_tensor, asks
 from weft.plans.explain.lines import section
+from weft.plans.known_call import Arguments
 from weft.plans.permutation import PermutePlan
 from weft.plans.tiers import is_overheard
 from weft.spec import Label
@@ -166,8 +167,8 @@ def plan_call(
     addend = as_tensor("c", c, request.promote).resolve_neg() if c is not None else None
     given = aux_tensors(operands, request.named) if operands is not None else {}
     if not is_transforming():
-        third = None if addend is None else addend.detach()
-        plan.prepare(x.detach(), y.detach(), third, None, {name: each.detach() for name, each in given.items()})
+        third, beside = None if addend is None else addend.detach(), {n: each.detach() for n, each in given.items()}
+        plan.prepare(Arguments(x.detach(), y.detach(), third, operands=beside))
     options = replace(options_of(request, given), schedule=None if factors else request.schedule)
     return contract(request.notation, x, y, addend, alpha, beta, as_results(out), options, False, validate)
 
@@ -196,7 +197,7 @@ def permute_plan_call(
     x = as_tensor("x", x).resolve_neg()
     if not is_transforming():
         scalars = (1.0, 1.0) if any_tensor(alpha, beta) else (alpha, beta)
-        plan.prepare(x.detach(), None, *scalars, None if c is None else c.detach())
+        plan.prepare(Arguments(x.detach(), None, None if c is None else c.detach(), None, *scalars))
     return _permuted(plan.request, plan.request.backend, x, c, alpha, beta, out)[0]
 
 
@@ -305,10 +306,9 @@ def _validated(
         raise UnsupportedError("validate looks at values, which a transform of torch.func hides: call without it there")
     operands = {name: (modes, x.detach()) for name, (modes, x) in options.operands.items()}
     with grad_mode(False):
-        made(
-            equation, a.detach(), b.detach(), replace(options, operands=operands), None if c is None else c.detach(),
-            alpha, beta, None, validate=True,
-        )  # fmt: skip
+        read = replace(options, operands=operands)
+        call = Arguments(a.detach(), b.detach(), None if c is None else c.detach(), None, alpha, beta, read.tensors)
+        made(equation, call, read, validate=True)
 
 
 def explained(plan: Plan | PermutePlan, needs: Needs) -> str:

@@ -29,7 +29,7 @@ from weft.planner.options import Options
 from weft.plans.checks import checked_scalar
 from weft.plans.contraction import Plan
 from weft.plans.intermediates import step_options
-from weft.plans.known_call import BoundCall
+from weft.plans.known_call import Arguments, BoundCall
 from weft.plans.promoting import PromotingLaunch
 from weft.plans.select import ServiceRequest
 from weft.spec.memory import reach
@@ -98,7 +98,7 @@ def prepared(
 ) -> ContractionCall:  # fmt: skip
     """A step planned for the layouts of its tensors; `orders` are of the labels of nodes. Equal steps share a plan."""
     plan, beside = _planned(step, orders, tensors, asked, operands)
-    variant = plan.launch(*tensors, beside)
+    variant = plan.launch(Arguments(*tensors, operands=beside))
     accumulate = plan.contraction.arithmetic.accumulate
     one, zero = checked_scalar("alpha", 1, accumulate), checked_scalar("beta", 0, accumulate)
     aux = tuple([operands[each.name][0] for each in variant.description.aux])
@@ -112,7 +112,7 @@ def wanted(
 ) -> ServiceRequest | None:  # fmt: skip
     """The request that `prepared` would build a plan from; None where that plan is built already."""
     plan, beside = _planned(step, orders, tensors, asked, operands)
-    return plan.wanted(*tensors, beside)
+    return plan.wanted(Arguments(*tensors, operands=beside))
 
 
 def _planned(

@@ -25,6 +25,7 @@ from weft.planner.request import Request, Results
 from weft.planner.schedule import Description
 from weft.planner.validity import generation
 from weft.plans.derivatives import differentiable
+from weft.plans.known_call import Arguments, BoundCall, KnownCall, each_of
 from weft.plans.promoting import PromotingLaunch, promotes
 from weft.plans.select import ServiceRequest
 from weft.plans.tiers import Served, served
@@ -247,36 +248,83 @@ class PlanBase:
         """Describe, choose and build a variant."""
         raise NotImplementedError
 
-    def _launched(self, variant: Variant, out: Results | None, arguments: Callable[[Any], tuple[Any, ...]]) -> Any:
-        """The result that a variant writes, in `out` or in new tensors; `arguments`: those of its launch for such a
-        place. Nothing is launched where the result has no elements."""
-        device, new = self._request.device, 0
+    def run(self, call: Arguments) -> Any:
+        """The result of a call on torch tensors: check what can differ, find the variant, launch."""
+        return self._ran(self._checked(call))[0]
+
+    def run_known(self, call: Arguments) -> tuple[Any, KnownCall | None]:
+        """The result of a call, and the known call of those like it; None where each must be read in full."""
+        result, variant = self._ran(self._checked(call))
+        return result, None if variant is None else self._known_call(variant, call, result)
+
+    def prepare(self, call: Arguments) -> Self:
+        """Plan and build what such a call will launch, checked as that call will; runs nothing.
+
+        Returns the same plan, which describes itself as that call's.
+        """
+        key = self._key(self._checked(call))
+        return self if self._variant(key) is self._first() else self._alike(_viewed=key)
+
+    def _checked(self, call: Arguments) -> Arguments:
+        """A call with its factors as plain numbers and its addend as a launch reads it, None where it is not read."""
+        raise NotImplementedError
+
+    def _key(self, call: Arguments) -> Any:
+        """The key of the variant for a call, whose tensors are checked here: no plan is made for what cannot run."""
+        raise NotImplementedError
+
+    def _without_products(self, call: Arguments) -> Any:
+        """The result of a call whose `alpha` is 0: operands are not read."""
+        raise NotImplementedError
+
+    def _passed(self, variant: Variant, call: Arguments) -> tuple[Any, ...]:
+        """The arguments of a variant's launch, which sees memory as it is stored: conjugation is in the description."""
+        raise NotImplementedError
+
+    def _known_call(self, variant: Variant, call: Arguments, result: Any) -> KnownCall | None:
+        """The known call of one that a variant has run; None where each must be read in full."""
+        raise NotImplementedError
+
+    def _ran(self, call: Arguments) -> tuple[Any, Variant | None]:
+        """The result, and the variant that made it; None where operands were not read."""
+        key = self._key(call)
+        if call.alpha == 0:
+            return self._without_products(call), None
+        variant = self._variant(key)
+        return self._launched(variant, call), variant
+
+    def _bound(self, call: Arguments, result: Any) -> BoundCall:
+        """A call on tensors that are held; `result`: what a run returns."""
+        call = self._checked(call)
+        variant = self._variant(self._key(call))
+        if call.alpha == 0 or not each_of(call.out)[0].numel():
+            return BoundCall(self._request.text, self.run, (call,), result)
+        return BoundCall(self._request.text, variant.launch, self._passed(variant, call), result)
+
+    def _launched(self, variant: Variant, call: Arguments) -> Any:
+        """The result of a variant, in `out` or in new tensors; nothing is launched where it has no elements."""
+        device, new, out = self._request.device, 0, call.out
         if out is None:
             new = sum(math.prod(self.shape) * dtype.itemsize for dtype in self.dtypes)
         check_room(device, new, variant.workspace_bytes)
-        given = () if out is None else out if isinstance(out, tuple) else (out,)
         try:
             if out is None:
                 found = tuple(torch.empty(self.shape, dtype=dtype, device=device) for dtype in self.dtypes)
                 out = found if self._request.outputs is not None else found[0]
-            if (out[0] if isinstance(out, tuple) else out).numel():
-                variant.launch(*arguments(out))
+            if each_of(out)[0].numel():
+                variant.launch(*self._passed(variant, call._replace(out=out)))
         except (RuntimeError, MemoryError) as error:
             if is_out_of_memory(error):
                 raise workspace_error(device, new, variant.workspace_bytes) from error
             raise
-        if given:
-            written(given)
+        if call.out is not None:
+            written(each_of(call.out))
         return out
 
     def _places(self) -> Results:
         """New tensors for the results of a bound call."""
         found = tuple(new_tensor(self.shape, dtype, self._request.device) for dtype in self.dtypes)
         return found if self._request.outputs is not None else found[0]
-
-    def _view(self, key: Any) -> Self:
-        """A view of the plan that stands for one of its variants, which is built."""
-        return self if self._variant(key) is self._first() else self._alike(_viewed=key)
 
     def _built(self, description: Description, reference: Callable[[], Callable[..., None]]) -> Variant:
         """The variant for a description; `reference` makes the launch of the backend that chooses nothing."""

@@ -47,9 +47,9 @@ from weft.plans.checks import (
 from weft.plans.derivatives import any_tensor, asked, differentiable, operand_tensors
 from weft.plans.keywords import PlanCallKeywords, refuse_unknown
 from weft.plans.known_call import (
+    Arguments,
     BoundCall,
     KnownCall,
-    arguments_of,
     each_of,
     held,
     held_places,
@@ -143,15 +143,11 @@ class Plan(PlanBase, Generic[Returned]):
             promote = self._request.promote
             x, y = (as_tensor(name, value, promote).resolve_neg() for name, value in (("a", a), ("b", b)))
             addend = as_tensor("c", c, promote) if c is not None else None
-            given = aux_tensors(operands, self._request.named) if operands is not None else None
-            if is_traced((x, y, addend, *each_of(out), *(given or {}).values())):
-                return as_operation("traced plan")(self, x, y, addend, alpha, beta, out, given, validate)
-            known = None
-            if validate or place is None:
-                run = self.run_validated if validate else self.run
-                result = run(x, y, addend, alpha, beta, as_results(out), given)
-            else:
-                result, known = self.run_known(x, y, addend, alpha, beta, as_results(out), given or {})
+            given = aux_tensors(operands, self._request.named) if operands is not None else {}
+            if is_traced((x, y, addend, *each_of(out), *given.values())):
+                return as_operation("traced plan")(self, x, y, addend, alpha, beta, out, given or None, validate)
+            call = Arguments(x, y, addend, as_results(out), alpha, beta, given)
+            result, known = (self.run_validated(call), None) if validate else self.run_known(call)
         self._calls.keep(place, tensors, known)
         return returned(source, out, result, False)
 
@@ -167,35 +163,6 @@ class Plan(PlanBase, Generic[Returned]):
 
     # As torch.compiler.assume_constant_result does.
     text_of_call._dynamo_marked_constant = functions_seen._dynamo_marked_constant = True  # type: ignore[attr-defined]
-
-    def run(
-        self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, alpha: Scalar, beta: Scalar,
-        out: Results | None, operands: Mapping[str, torch.Tensor] | None = None,
-    ) -> Results:  # fmt: skip
-        """The call on torch tensors: check what can differ, find the variant, launch."""
-        return self._ran(a, b, c, alpha, beta, out, operands)[0]
-
-    def run_known(
-        self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, alpha: Scalar, beta: Scalar,
-        out: Results | None, operands: Mapping[str, torch.Tensor],
-    ) -> tuple[Results, KnownCall | None]:  # fmt: skip
-        """The result of a call, and the known call of those like it; None where each must be read in full."""
-        result, variant = self._ran(a, b, c, alpha, beta, out, operands)
-        if variant is None or (c is not None and beta == 0):  # a C that is not read has no launch of its own
-            return result, None
-        return result, self._known_call(variant, a, b, c, out is not None, result, operands)
-
-    def _ran(
-        self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, alpha: Scalar, beta: Scalar,
-        out: Results | None, operands: Mapping[str, torch.Tensor] | None,
-    ) -> tuple[Results, Variant | None]:  # fmt: skip
-        """The result, and the variant that made it; None where there were no products."""
-        c, alpha, beta = self._factors(c, alpha, beta)
-        if alpha == 0:
-            return self._without_products(a, b, c, beta, out, operands), None
-        variant = self._fitting(a, b, c, out, operands or {}, scaled=alpha != 1)
-        arguments = partial(arguments_of, variant, a, b, c, alpha=alpha, beta=beta, operands=operands)
-        return self._launched(variant, out, arguments), variant
 
     @outside_graphs
     def bind(
@@ -220,95 +187,66 @@ class Plan(PlanBase, Generic[Returned]):
         """
         with call_context(lambda: describe_call("plan.bind", self._request.text, a=a, b=b, c=c, out=out)):
             plan = self._current
-            return plan._bound(a, b, c, alpha, beta, out, operands)
+            c, beta = addition(c, beta, out)
+            x, y = held("a", a, conjugate=True), held("b", b, conjugate=True)
+            addend = None if c is None else held("c", c)
+            target = plan._places() if out is None else held_places(out)
+            for each in operand_tensors(operands):  # before views of them are resolved
+                held("an operand", each)
+            given = {} if operands is None else aux_tensors(operands, plan._request.named)
+            given = {name: tensor.detach() for name, tensor in given.items()}
+            call = Arguments(x, y, addend, target, alpha, beta, given)
+            return plan._bound(call, returned(source_of(a, b, c), out, target, False))
 
-    def _bound(self, a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, operands: Any) -> BoundCall:
-        c, beta = addition(c, beta, out)
-        x, y = held("a", a, conjugate=True), held("b", b, conjugate=True)
-        addend = None if c is None else held("c", c)
-        target = self._places() if out is None else held_places(out)
-        for each in operand_tensors(operands):  # before views of them are resolved
-            held("an operand", each)
-        given = {} if operands is None else aux_tensors(operands, self._request.named)
-        given = {name: tensor.detach() for name, tensor in given.items()}
-        addend, alpha, beta = self._factors(addend, alpha, beta)
-        variant = self._fitting(x, y, addend, target, given, scaled=alpha not in (0, 1))
-        launch: Any = variant.launch
-        arguments: tuple[Any, ...] = arguments_of(variant, x, y, addend, target, alpha, beta, given)
-        if alpha == 0 or not each_of(target)[0].numel():
-            launch, arguments = self.run, (x, y, addend, alpha, beta, target, given)
-        return BoundCall(self._request.text, launch, arguments, returned(source_of(a, b, c), out, target, False))
-
-    def _factors(
-        self, c: torch.Tensor | None, alpha: Any, beta: Any
-    ) -> tuple[torch.Tensor | None, Scalar, Scalar]:
-        """The addend as a launch reads it, None where it is not read, and the factors, checked."""
+    def _checked(self, call: Arguments) -> Arguments:
         if self._request.algebra is not None:
-            check_unscaled(self._request.algebra.name, alpha, beta)
-        device, accumulate = self._request.device, self._request.arithmetic.accumulate
-        alpha, beta = checked_factors(alpha, beta, accumulate, c is not None)
+            check_unscaled(self._request.algebra.name, call.alpha, call.beta)
+        device, accumulate, c = self._request.device, self._request.arithmetic.accumulate, call.c
+        alpha, beta = checked_factors(call.alpha, call.beta, accumulate, c is not None)
         if c is not None:
             check_addend(c, self.shape, accumulate, device)
             c = c.resolve_conj().resolve_neg() if beta != 0 else None
-        return c, alpha, beta
+        return call._replace(c=c, alpha=alpha, beta=beta)
 
-    def _without_products(
-        self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, beta: Scalar, out: Results | None,
-        operands: Mapping[str, torch.Tensor] | None,
-    ) -> Results:  # fmt: skip
-        """A call whose `alpha` is 0: A and B are checked and not read, as they are summed over nothing."""
-        self._key(a, b, c, out, operands or {})
+    def _without_products(self, call: Arguments) -> Results:
+        """What is summed over nothing is added to."""
         if self._nothing is None:
             self._nothing = Plan(self._request.summed_over_nothing())
-        x, y = (each.unsqueeze(-1)[..., :0] for each in (a, b))
-        return self._nothing.run(x, y, c, 1, beta, out, operands)
+        x, y = (each.unsqueeze(-1)[..., :0] for each in call[:2])
+        found: Results = self._nothing.run(call._replace(a=x, b=y, alpha=1))
+        return found
 
-    def run_validated(
-        self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, alpha: Scalar, beta: Scalar,
-        out: Results | None, operands: Mapping[str, torch.Tensor] | None = None,
-    ) -> Results:  # fmt: skip
+    def _passed(self, variant: Variant, call: Arguments) -> tuple[Any, ...]:
+        a, b = (x.conj() if x.is_conj() else x for x in call[:2])
+        d, *others = each_of(call.out)
+        passed = a, b, call.c, d, call.alpha, call.beta
+        if not variant.description.aux:
+            return passed
+        # By name; None for an index, then further results.
+        aux = [call.operands.get(each.name) for each in variant.description.aux if each.kind != "output"]
+        return *passed, (*aux, *others)
+
+    def run_validated(self, call: Arguments) -> Results:
         """Run, and hold a sample of the results against the oracle: `AccuracyError` where one is off."""
         from weft.oracle.validate import validated
 
-        self.prepare(a, b, c, out, operands)
-        run = partial(self.run, a, b, c, alpha, beta, out, operands)
-        return validated(self._request, run, a, b, c, alpha, beta, operands or {})
+        self.prepare(call)
+        a, b, c, _, alpha, beta, operands = call
+        return validated(self._request, partial(self.run, call), a, b, c, alpha, beta, operands)
 
-    def prepare(
-        self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None = None, out: Results | None = None,
-        operands: Mapping[str, torch.Tensor] | None = None,
-    ) -> Plan[Returned]:  # fmt: skip
-        """Plan and build what a call on these tensors will launch, checked as that call will; runs nothing.
-
-        Returns the same plan, which describes itself as that call's.
-        """
-        if c is not None:
-            check_addend(c, self.shape, self._request.arithmetic.accumulate, self._request.device)
-        return self._view(self._key(a, b, c, out, operands or {}))
-
-    def launch(
-        self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, out: torch.Tensor,
-        operands: Mapping[str, torch.Tensor] | None = None,
-    ) -> Variant:  # fmt: skip
+    def launch(self, call: Arguments) -> Variant:
         """The variant whose `launch(a, b, c, out, alpha, beta, aux)` serves these layouts of tensors; no check is made.
 
         A launch sees memory as it is stored: a conjugate view goes in without its bit.
         """
-        if c is not None:
-            check_addend(c, self.shape, self._request.arithmetic.accumulate, self._request.device)
-        return self._fitting(a, b, c, out, operands or {})
+        return self._variant(self._key(self._checked(call)))
 
-    def _known_call(
-        self, variant: Variant, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, given: bool, result: Results,
-        operands: Mapping[str, torch.Tensor],
-    ) -> KnownCall | None:  # fmt: skip
-        """The known call of one that a variant has run; None where each must be read in full.
-
-        `given`: whether there was a place for the result. C was read.
-        """
-        first = result[0] if isinstance(result, tuple) else result
-        others = [each for each in (c, *operands.values(), *([first] if given else [])) if each is not None]
-        if not first.numel() or (given and first is not result) or any(x.is_conj() or x.is_neg() for x in others):
+    def _known_call(self, variant: Variant, call: Arguments, result: Results) -> KnownCall | None:
+        (a, b, c, out, _, beta, operands), first = call, each_of(result)[0]
+        others = [each for each in (c, *operands.values(), None if out is None else first) if each is not None]
+        if not first.numel() or (out is not None and first is not result) or (c is not None and beta == 0):
+            return None  # a C that is not read has no launch of its own
+        if any(x.is_conj() or x.is_neg() for x in others):
             return None
         views = (a.is_conj(), b.is_conj())
         names = list(operands)
@@ -324,7 +262,7 @@ class Plan(PlanBase, Generic[Returned]):
             new=new,
             reaches=tuple(map(reach, (first, a, b, *operands.values()))),
             scaled=request.algebra is None and variant.description.arithmetic == request.arithmetic,
-            addend=None if c is None else (reach(c), given and Layout.of(first) == Layout.of(c)),
+            addend=None if c is None else (reach(c), out is not None and Layout.of(first) == Layout.of(c)),
             variant=variant,
             others=request.outputs or (),
             views=views if any(views) else (),
@@ -332,28 +270,13 @@ class Plan(PlanBase, Generic[Returned]):
             order=None if order == tuple(range(len(names))) else order,
         )
 
-    def _fitting(
-        self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, out: Results | None,
-        operands: Mapping[str, torch.Tensor], *, scaled: bool = False,
-    ) -> Variant:  # fmt: skip
-        """The variant for these tensors; they are checked first, so that no plan is made for what cannot run."""
-        key = self._key(a, b, c, out, operands)
-        return self._variant((*key[:-1], True) if scaled and self._request.narrows else key)
-
-    def wanted(
-        self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, out: Results | None,
-        operands: Mapping[str, torch.Tensor],
-    ) -> ServiceRequest | None:  # fmt: skip
-        """The request for the variant of these tensors; None where it is built, or chooses nothing."""
-        key = self._key(a, b, c, out, operands)
+    def wanted(self, call: Arguments) -> ServiceRequest | None:
+        """The request for the variant of a call; None where it is built, or chooses nothing."""
+        key = self._key(call)
         return None if self._standing(key) is not None else self._wanted_for(self._described(key)[1])
 
-    def _key(
-        self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, out: Results | None,
-        operands: Mapping[str, torch.Tensor],
-    ) -> _Key:  # fmt: skip
-        """The key of the variant for these tensors, which are checked."""
-        request = self._request
+    def _key(self, call: Arguments) -> _Key:
+        (a, b, c, out, alpha, _, operands), request = call, self._request
         check_operand("a", a, request.a, request.conjugate[0], request.device)
         check_operand("b", b, request.b, request.conjugate[1], request.device)
         if request.named or operands:
@@ -362,13 +285,14 @@ class Plan(PlanBase, Generic[Returned]):
         if out is not None:
             inputs = {"a": a, "b": b, **{f"operand '{name}'": tensor for name, tensor in operands.items()}}
             check_outputs(out, self.shape, self.dtypes, request.outputs is not None, request.device, inputs, c)
-            layouts = tuple(map(Layout.of, out)) if isinstance(out, tuple) else (Layout.of(out),)
+            layouts = tuple(map(Layout.of, each_of(out)))
         aligned = aligned_as((a, b), (request.a, request.b))
         aux: tuple[int, ...] = ()
         if request.named:
             taken = [named for named in request.named if named.layout is not None]
             aux = aligned_as([operands[named.name] for named in taken], [named.layout for named in taken])
-        return (Layout.of(c) if c is not None else None, layouts, aligned, aux, False)
+        scaled = alpha not in (0, 1) and request.narrows
+        return (Layout.of(c) if c is not None else None, layouts, aligned, aux, scaled)
 
     def _build(self, key: _Key) -> Variant:
         request, contraction = self._described(key)

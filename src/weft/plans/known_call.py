@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from threading import Lock
+from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn
 
 from torch import Tensor, dtype, empty_strided
@@ -47,19 +48,16 @@ def each_of(out: Any) -> tuple[Any, ...]:
     return tuple(out) if isinstance(out, (tuple, list)) else (out,)
 
 
-def arguments_of(
-    variant: Any, a: Tensor, b: Tensor, c: Tensor | None, out: Results, alpha: Scalar,
-    beta: Scalar, operands: Mapping[str, Tensor] | None,
-) -> tuple[Any, ...]:  # fmt: skip
-    """The arguments of a variant's launch."""
-    # A launch sees memory as it is stored: conjugation is in the contraction, not in the tensor's bit.
-    a, b = (x.conj() if x.is_conj() else x for x in (a, b))
-    d, *others = out if isinstance(out, tuple) else (out,)
-    if not variant.description.aux:
-        return a, b, c, d, alpha, beta
-    given = operands or {}  # by name; None for an index, then further results
-    aux = [given.get(each.name) for each in variant.description.aux if each.kind != "output"]
-    return a, b, c, d, alpha, beta, (*aux, *others)
+class Arguments(NamedTuple):
+    """The tensors and factors of a plan's call, operands of functions by name. A permutation has no B."""
+
+    a: Tensor
+    b: Any = None
+    c: Tensor | None = None
+    out: Results | None = None
+    alpha: Scalar = 1.0
+    beta: Scalar = 1.0
+    operands: Mapping[str, Tensor] = MappingProxyType({})
 
 
 class KnownCall(NamedTuple):

@@ -23,7 +23,7 @@ from weft.plans.base import PlanBase, Variant
 from weft.plans.checks import aligned_as, check_addend, check_operand, check_out, checked_factors
 from weft.plans.derivatives import any_tensor, asked, differentiable
 from weft.plans.keywords import FactorKeywords, refuse_unknown
-from weft.plans.known_call import BoundCall, KnownCall, held
+from weft.plans.known_call import Arguments, BoundCall, KnownCall, held
 from weft.spec import Layout
 from weft.spec.dtypes import dtype_name
 from weft.spec.memory import reach, same_memory
@@ -87,7 +87,7 @@ class PermutePlan(PlanBase):
             if asked(source, addend) or factors:
                 result = differentiable("permute_plan_call")(self, source, addend, alpha, beta, target)
                 return out if out is not None else like(x, result)
-            result, found = self.run_known(source.resolve_neg(), target, alpha, beta, addend)
+            result, found = self.run_known(Arguments(source.resolve_neg(), None, addend, target, alpha, beta))
         self._calls.keep(place, tensors, found)
         return out if out is not None else like(x, result)
 
@@ -96,33 +96,6 @@ class PermutePlan(PlanBase):
         return as_operation("text of a permutation plan's call")(self, fn)
 
     text_of_call._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as torch.compiler.assume_constant_result
-
-    def run(
-        self, x: torch.Tensor, out: torch.Tensor | None, alpha: Scalar, beta: Scalar, c: torch.Tensor | None = None
-    ) -> torch.Tensor:
-        """The call on torch tensors: check what can differ, find the variant, launch."""
-        return self.run_known(x, out, alpha, beta, c)[0]
-
-    def run_known(
-        self, x: torch.Tensor, out: torch.Tensor | None, alpha: Scalar, beta: Scalar, c: torch.Tensor | None = None
-    ) -> tuple[torch.Tensor, KnownCall | None]:
-        """The result of a call, and the known call of those like it that scale and add nothing; None where each is
-        read."""
-        alpha, beta = self._scalars(alpha, beta, c)
-        if c is not None and beta != 0:
-            c = c.resolve_conj().resolve_neg()
-        variant = self._variant(self._key(x, out, alpha, beta, c))
-        if alpha == 0:
-            return self._without_x(x, out, beta, c), None
-        plain = alpha == 1 and c is None and self.is_lasting
-
-        def arguments(out: torch.Tensor) -> tuple[Any, ...]:
-            # A launch sees memory as it is stored: conjugation is in the description, not in the tensor's bit.
-            addend = _addend(out, c) if beta != 0 and c is not None else None
-            return x.conj() if x.is_conj() else x, addend, out, alpha, beta
-
-        result = self._launched(variant, out, arguments)
-        return result, self._known_call(variant, x, result, alpha, beta) if plain else None
 
     @outside_graphs
     def bind(
@@ -134,87 +107,69 @@ class PermutePlan(PlanBase):
         """
         with call_context(lambda: describe_call("plan.bind", self._request.text, x=x, c=c, out=out)):
             plan = self._current
-            return plan._bound(x, c, alpha, beta, out)
+            c, beta = addition(c, beta, out)
+            source, addend = held("x", x, conjugate=True), None if c is None else held("c", c)
+            target: Any = plan._places() if out is None else held("out", as_result(out))
+            call = plan._checked(Arguments(source, None, addend, target, alpha, beta))
+            plan._key(call)
+            if call.c is not None and not _is_alike(target, call.c):
+                raise UnsupportedError(
+                    "c lies otherwise than the result: each call copies it, which a bound call does not"
+                )
+            return plan._bound(call, out if out is not None else like(x, target))
 
-    def _bound(self, x: Any, c: Any, alpha: Any, beta: Any, out: Any) -> BoundCall:
-        c, beta = addition(c, beta, out)
-        source, addend = held("x", x, conjugate=True), None if c is None else held("c", c)
-        target: Any = self._places() if out is None else held("out", as_result(out))
-        alpha, beta = self._scalars(alpha, beta, addend)
-        variant = self._variant(self._key(source, target, alpha, beta, addend))
-        addend = None if beta == 0 else addend
-        if addend is not None and not _is_alike(target, addend):
-            raise UnsupportedError("c lies otherwise than the result: each call copies it, which a bound call does not")
-        launch: Any = variant.launch
-        arguments: tuple[Any, ...] = (source.conj() if source.is_conj() else source, addend, target, alpha, beta)
-        if alpha == 0 or not target.numel():
-            launch, arguments = self.run, (source, target, alpha, beta, addend)
-        return BoundCall(self._request.text, launch, arguments, out if out is not None else like(x, target))
+    def _checked(self, call: Arguments) -> Arguments:
+        value, c = self._request.arithmetic.accumulate, call.c
+        alpha, beta = checked_factors(call.alpha, call.beta, scaling_type(value, self.dtype), c is not None)
+        beta = beta if c is not None else type(beta)(0)
+        if (alpha != 1 or beta != 0) and torch.bool in (value, self.dtype):
+            raise DTypeError(f"{dtype_name(value)} is not scaled or added into {dtype_name(self.dtype)}")
+        if c is not None:
+            check_addend(c, self.shape, self.dtype, self._request.device)
+            if c.dtype != self.dtype:
+                raise DTypeError(f"c is {dtype_name(c.dtype)}, the result is {dtype_name(self.dtype)}")
+            c = c.resolve_conj().resolve_neg() if beta != 0 else None
+        return call._replace(c=c, alpha=alpha, beta=beta)
 
-    def _without_x(
-        self, x: torch.Tensor, out: torch.Tensor | None, beta: Scalar, c: torch.Tensor | None
-    ) -> torch.Tensor:
-        """A call whose `alpha` is 0: what is added is all there is, and `x` is checked and not read."""
-        if out is None:
-            out = new_tensor(self.shape, self.dtype, x.device)
-        if c is None or beta == 0:
-            return out.zero_()
-        return out.copy_(c.to(scaling_type(self._request.arithmetic.accumulate, self.dtype)) * beta)
+    def _without_products(self, call: Arguments) -> torch.Tensor:
+        """What is added is all there is."""
+        out: Any = new_tensor(self.shape, self.dtype, call.a.device) if call.out is None else call.out
+        if call.c is None:
+            found: torch.Tensor = out.zero_()
+            return found
+        added = call.c.to(scaling_type(self._request.arithmetic.accumulate, self.dtype)) * call.beta
+        copied: torch.Tensor = out.copy_(added)
+        return copied
 
-    def prepare(
-        self,
-        x: torch.Tensor,
-        out: torch.Tensor | None = None,
-        alpha: Scalar = 1.0,
-        beta: Scalar = 1.0,
-        c: torch.Tensor | None = None,
-    ) -> PermutePlan:
-        """Plan and build what such a call will launch, checked as that call will; runs nothing.
+    def _passed(self, variant: Variant, call: Arguments) -> tuple[Any, ...]:
+        out: Any = call.out
+        x, addend = call.a, None if call.c is None else _addend(out, call.c)
+        return x.conj() if x.is_conj() else x, addend, out, call.alpha, call.beta
 
-        Returns the same plan, which describes itself as that call's.
-        """
-        return self._view(self._key(x, out, *self._scalars(alpha, beta, c), c))
-
-    def _known_call(
-        self, variant: Variant, x: torch.Tensor, result: torch.Tensor, alpha: Scalar, beta: Scalar
-    ) -> KnownCall | None:
-        """The known call of a plain one that a variant has run; None where each is read."""
-        if not result.numel() or any(each.is_conj() or each.is_neg() for each in (x, result)):
+    def _known_call(self, variant: Variant, call: Arguments, result: torch.Tensor) -> KnownCall | None:
+        """The known call of a plain one."""
+        if call.alpha != 1 or call.c is not None or not self.is_lasting or not result.numel():
             return None
+        if any(each.is_conj() or each.is_neg() for each in (call.a, result)):
+            return None
+        _, _, _, _, alpha, beta, _ = self._checked(call)
 
         def launch(x: torch.Tensor, y: Any, c: Any, d: torch.Tensor, *factors: Scalar) -> None:
             variant.launch(x, None, d, alpha, beta)
 
         new = NewTensor(self.shape, self._default.strides, self.dtype, self._request.device)
-        reaches = reach(result), reach(x), reach(x)
+        reaches = reach(result), reach(call.a), reach(call.a)
         return KnownCall(launch, float, new, reaches, variant=variant)
 
-    def _scalars(self, alpha: Scalar, beta: Scalar, c: torch.Tensor | None) -> tuple[Scalar, Scalar]:
-        """The factors as plain numbers; beta is 0 where nothing is added."""
-        value = self._request.arithmetic.accumulate
-        scale = scaling_type(value, self.dtype)
-        alpha, beta = checked_factors(alpha, beta, scale, c is not None)
-        beta = beta if c is not None else type(beta)(0)
-        if (alpha != 1 or beta != 0) and torch.bool in (value, self.dtype):
-            raise DTypeError(f"{dtype_name(value)} is not scaled or added into {dtype_name(self.dtype)}")
-        return alpha, beta
-
-    def _key(
-        self, x: torch.Tensor, out: torch.Tensor | None, alpha: Scalar, beta: Scalar, c: torch.Tensor | None
-    ) -> _Key:
-        """The key of this call's variant; the call is checked first, so that no plan is made for what cannot run."""
-        request = self._request
-        check_operand("x", x, request.a, request.conjugate[0], request.device)
-        if out is not None:
-            check_out(out, self.shape, self.dtype, request.device, {"x": x}, c)
-        if c is not None:
-            check_addend(c, self.shape, self.dtype, request.device)
-            if c.dtype != self.dtype:
-                raise DTypeError(f"c is {dtype_name(c.dtype)}, the result is {dtype_name(self.dtype)}")
-        added = beta != 0
-        aligned = aligned_as((x,), (request.a,))
-        layout = Layout.of(out) if out is not None else self._default
-        return layout, alpha != 1 or added, added, aligned
+    def _key(self, call: Arguments) -> _Key:
+        request, out = self._request, call.out
+        check_operand("x", call.a, request.a, request.conjugate[0], request.device)
+        layout = self._default
+        if isinstance(out, torch.Tensor):
+            check_out(out, self.shape, self.dtype, request.device, {"x": call.a}, call.c)
+            layout = Layout.of(out)
+        added = call.beta != 0
+        return layout, call.alpha != 1 or added, added, aligned_as((call.a,), (request.a,))
 
     def _build(self, key: _Key) -> Variant:
         d, scaled, added, aligned = key
