@@ -37,9 +37,8 @@ if TYPE_CHECKING or not _only_tells():  # what imports torch
     )
     from weft.fn.reductions import amax, amin, argmax, argmin, log_softmax, logsumexp, mean, softmax, sum
     from weft.groups import ragged as _ragged  # noqa: F401  # which takes the calls of contract with ragged modes
-    from weft.groups.chain import chain
     from weft.groups.grouped import grouped, plan_grouped
-    from weft.groups.operator_sum import OperatorSum, operator_sum
+    from weft.groups.operators import OperatorSum, chain, operator_sum
     from weft.groups.plan import GroupedPlan
     from weft.networks.network import Network
     from weft.networks.public import einsum, network

@@ -21,7 +21,7 @@ from weft.errors import DTypeError, FunctionError, UnsupportedError, WeftError
 from weft.fn import fingerprint, trace
 from weft.fn.algebra import Early, TracedAlgebra, early
 from weft.fn.binding import parameters
-from weft.fn.triton_function import is_triton_function
+from weft.fn.pointwise import is_triton_function
 
 Binary: TypeAlias = Callable[..., Any]
 Identity: TypeAlias = int | float | complex | str | Callable[[torch.dtype], int | float | complex]

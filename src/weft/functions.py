@@ -27,7 +27,7 @@ from weft.errors import ArgumentError, DTypeError, FunctionError, WeftError
 from weft.fn.binding import parameters
 from weft.fn.fingerprint import standing_for
 from weft.spec.arguments import reads
-from weft.spec.type_names import DTypeLike, read_dtype
+from weft.spec.dtypes import DTypeLike, read_dtype
 
 Function: TypeAlias = Callable[..., torch.Tensor]
 

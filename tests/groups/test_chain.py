@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
-
 import pytest
 import torch
 
 import weft
 from support import Backend
 from weft.testing import random_operand
-
-chain_module = importlib.import_module("weft.groups.chain")
 
 
 def operands(shapes: tuple[tuple[int, ...], ...], device: str) -> list[torch.Tensor]:

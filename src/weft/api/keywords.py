@@ -22,7 +22,7 @@ from weft.planner.options import OF_NAME, TAKEN
 from weft.planner.schedule import Schedule
 from weft.plans.keywords import CallKeywords, FactorKeywords
 from weft.spec import Label
-from weft.spec.type_names import DTypeLike
+from weft.spec.dtypes import DTypeLike
 
 Equation: TypeAlias = str | Sequence[Sequence[Label]]
 Function: TypeAlias = Callable[..., Any]

@@ -21,9 +21,8 @@ from weft.plans.contraction import Plan
 from weft.plans.known_call import said_operands
 from weft.plans.resolving import resolved
 from weft.spec import Notation, parse
-from weft.spec.dtypes import promoted
+from weft.spec.dtypes import promoted, read_dtype
 from weft.spec.notation import from_sequences, terms_of
-from weft.spec.type_names import read_dtype
 
 Terms = Equation | Notation  # an equation as it is given, or read before
 Kept = TypeVar("Kept", bound=PlanBase)

@@ -20,12 +20,11 @@ from weft.plans.checks import checked_scalar, reject_gradient
 from weft.selftest.gate import check_in_place
 from weft.spec.dtypes import dtype_name
 from weft.spec.memory import overlaps_itself
-from weft.spec.permutation import scaling_type
-from weft.spec.transpose import InPlace
+from weft.spec.permutation import InPlace, scaling_type
 
 # The rooms that transpose in place, imported at their first use.
 _IN_PLACE = {
-    "cpu": "weft.cpu.permute.transpose", "triton": "weft.gpu.transpose.family", "reference": "weft.oracle.permuting",
+    "cpu": "weft.cpu.permute.transpose", "triton": "weft.gpu.transpose.family", "reference": "weft.oracle.reference",
 }  # fmt: skip
 
 

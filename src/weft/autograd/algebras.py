@@ -23,7 +23,7 @@ from weft.autograd.rule import Rule, apply, kept_for_algebra
 from weft.autograd.spec import C_FN, EPILOGUE, FIRST_OPERAND, A, B, C, Plain, Spec, plain
 from weft.errors import UnsupportedError
 from weft.fn import Pointwise
-from weft.fn.derivative import compute, converted, recorded
+from weft.fn.trace import compute, converted, recorded
 from weft.planner.request import Request
 from weft.spec.dtypes import value_type
 

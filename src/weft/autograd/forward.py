@@ -17,8 +17,8 @@ from weft.autograd import hooks
 from weft.autograd.backward import SUMS, arithmetic, operand_source
 from weft.autograd.spec import A_FN, B_FN, C_FN, EPILOGUE, FIRST_OPERAND, C, Spec
 from weft.autograd.steps import with_modes
-from weft.fn.derivative import converted, derived, push
 from weft.fn.pointwise import RecordedFunction
+from weft.fn.trace import converted, derived, push
 from weft.planner.request import HOOKS
 from weft.planner.schedule import Scalar
 from weft.spec.dtypes import value_type

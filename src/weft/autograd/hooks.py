@@ -15,8 +15,8 @@ from torch import Tensor
 
 from weft.autograd.spec import C_FN, EPILOGUE, Spec, is_smooth
 from weft.fn import Pointwise, trace
-from weft.fn.derivative import compute, converted, derived, pull, recorded
 from weft.fn.pointwise import RecordedFunction
+from weft.fn.trace import compute, converted, derived, pull, recorded
 from weft.planner.request import HOOKS
 
 Pattern = tuple[bool, ...]  # which results have a gradient

@@ -45,7 +45,7 @@ from weft.base.arrays import dispatch_modes, grad_mode
 from weft.base.batched import each_of_batch
 from weft.base.caches import cached_property
 from weft.fn import Pointwise
-from weft.fn.derivative import recorded
+from weft.fn.trace import recorded
 from weft.machine.exactness import shortened
 from weft.planner.exponentials import TYPES, least_sum
 from weft.planner.options import Options

@@ -29,8 +29,8 @@ from weft.autograd.rule import Bare, Found, Tensors, kept_for_algebra
 from weft.autograd.spec import Spec
 from weft.autograd.steps import with_modes
 from weft.errors import FunctionError, UnsupportedError
-from weft.fn.derivative import compute, derived, pull, push, recorded
 from weft.fn.pointwise import RecordedFunction
+from weft.fn.trace import compute, derived, pull, push, recorded
 from weft.planner.schedule import Scalar
 
 

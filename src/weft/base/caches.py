@@ -64,6 +64,13 @@ class BoundedCache:
         with self._lock:
             return list(self._entries.values())
 
+    def made(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        """The value of a key, made where there is none."""
+        value = self.get(key)
+        if value is None:
+            self.put(key, value := make())
+        return value
+
     def put(self, key: Hashable, value: Any) -> None:
         with self._lock:
             self._entries[key] = value

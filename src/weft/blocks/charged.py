@@ -258,12 +258,12 @@ class ChargedTensor:
 
     def _made(self, words: tuple[Any, ...], make: Callable[[], torch.Tensor]) -> torch.Tensor:
         """The indices or signs that go with such words, made once."""
-        key = (self.legs, self.charge, words, self.buffer.device)
-        known: torch.Tensor | None = _RELAID.get(key)
-        if known is None:
+
+        def made() -> torch.Tensor:
             with outside_transforms():
-                known = make().to(self.buffer.device)
-            _RELAID.put(key, known)
+                return make().to(self.buffer.device)
+
+        known: torch.Tensor = _RELAID.made((self.legs, self.charge, words, self.buffer.device), made)
         return known
 
 

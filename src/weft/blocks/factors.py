@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 
@@ -52,7 +52,7 @@ def split(
         scale = values[:count].to(left.dtype)
         lefts[key] = left[:, :count] * scale if absorb == "left" else left[:, :count]
         rights[key] = scale[:, None] * right[:count] if absorb == "right" else right[:count]
-        chosen[_row(key)] = values[:count]
+        chosen[key[0]] = values[:count]
     left, right = _joined(tensor, rows, matrix, lefts, rights)
     return ChargedSplit(left, chosen, right, error)
 
@@ -73,12 +73,6 @@ def qr(
     return _joined(tensor, rows, matrix, lefts, rights)
 
 
-def _row(key: tuple[object, ...]) -> Charge:
-    charge = key[0]
-    assert isinstance(charge, (int, tuple))
-    return charge
-
-
 def _matrix(tensor: ChargedTensor, rows: int) -> ChargedTensor:
     """The tensor with two legs: all rows as one, and all columns."""
     if not 0 < rows < len(tensor.legs):
@@ -87,14 +81,14 @@ def _matrix(tensor: ChargedTensor, rows: int) -> ChargedTensor:
 
 
 def _joined(
-    tensor: ChargedTensor, rows: int, matrix: ChargedTensor, lefts: dict[tuple[object, ...], torch.Tensor],
-    rights: dict[tuple[object, ...], torch.Tensor],
+    tensor: ChargedTensor, rows: int, matrix: ChargedTensor, lefts: dict[tuple[Any, ...], torch.Tensor],
+    rights: dict[tuple[Any, ...], torch.Tensor],
 ) -> tuple[ChargedTensor, ChargedTensor]:  # fmt: skip
     """Both factors, of blocks by the charges of rows and columns, with the legs that were fused."""
     symmetry = tensor.symmetry
-    bond = Leg(symmetry, [(_row(key), block.shape[1]) for key, block in lefts.items()])
-    by_row = {_row(key): block for key, block in lefts.items()}
-    by_bond = {_row(key): block for key, block in rights.items()}
+    bond = Leg(symmetry, [(key[0], block.shape[1]) for key, block in lefts.items()])
+    by_row = {key[0]: block for key, block in lefts.items()}
+    by_bond = {key[0]: block for key, block in rights.items()}
     made = []
     for legs, charge, blocks in (
         ((matrix.legs[0], bond.dual), symmetry.zero, by_row), ((bond, matrix.legs[1]), tensor.charge, by_bond)
@@ -102,15 +96,15 @@ def _joined(
         structure = allowed(legs, charge)
         parts = []
         for key, shape in zip(structure.keys, structure.shapes, strict=True):
-            block = blocks.get(_row(key))
+            block = blocks.get(key[0])
             parts.append((matrix.buffer.new_zeros(shape) if block is None else block).reshape(-1))
         made.append(ChargedTensor(legs, torch.cat(parts), charge))
     return made[0].split_leg(0), made[1].split_leg(1)
 
 
 def _kept(
-    values: dict[tuple[object, ...], torch.Tensor], max_bond: int | None, cutoff: float
-) -> tuple[dict[tuple[object, ...], int], torch.Tensor]:
+    values: dict[tuple[Any, ...], torch.Tensor], max_bond: int | None, cutoff: float
+) -> tuple[dict[tuple[Any, ...], int], torch.Tensor]:
     """How many values of each matrix are kept, and the weight that is not; matrices of which none is are left out."""
     every = torch.cat([*values.values()])
     owners = torch.cat([torch.full(each.shape, at, device="cpu") for at, each in enumerate(values.values())])

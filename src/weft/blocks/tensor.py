@@ -223,10 +223,7 @@ def _built(blocks: Mapping[Key, Any]) -> tuple[Structure, torch.Tensor]:
         keys = tuple(blocks)
         tensors = without_views(as_operands([*blocks.values()], lambda at: f"block {keys[at]}"))
         shapes = tuple(map(_SHAPE, tensors))
-        structure: Structure | None = _STRUCTURES.get((keys, shapes))
-        if structure is None:
-            structure = _checked(keys, shapes)
-            _STRUCTURES.put((keys, shapes), structure)
+        structure: Structure = _STRUCTURES.made((keys, shapes), lambda: _checked(keys, shapes))
         _check_alike(keys, tensors)
     buffer = torch._C._nn.flatten_dense_tensors(list(tensors))
     return structure, buffer.clone() if len(tensors) == 1 else buffer  # one tensor is flattened where it lies

@@ -21,8 +21,7 @@ from weft.errors import DTypeError, NotationError, ShapeError, UnsupportedError
 from weft.fn.binding import bind
 from weft.planner.options import Options
 from weft.spec import Label, Layout, Notation, parse
-from weft.spec.aux_operands import check_reach, coordinate, operand, read_modes
-from weft.spec.contraction import mode_extents
+from weft.spec.contraction import check_reach, coordinate, mode_extents, operand, read_modes
 from weft.spec.dtypes import dtype_name
 from weft.spec.notation import expand, from_sequences, label_text, term_text, terms_of
 

@@ -15,10 +15,10 @@ from weft.cascades.between import as_function
 from weft.cascades.lowering import number_of
 from weft.cascades.program import CascadeProgram, CascadeTarget
 from weft.cascades.step import PeakText, SumText
-from weft.fn.derivative import pull, recorded
 from weft.fn.graphs import deciding
 from weft.fn.pointwise import Pointwise, RecordedFunction
 from weft.fn.reductions import is_reduction
+from weft.fn.trace import pull, recorded
 
 aten = torch.ops.aten
 

@@ -41,7 +41,7 @@ from weft.fn.binding import naming, parameters
 from weft.fn.fingerprint import standing_for
 from weft.planner.options import read_indices, read_operands
 from weft.spec import Label, Notation
-from weft.spec.aux_operands import read_modes
+from weft.spec.contraction import read_modes
 from weft.spec.dtypes import dtype_name
 from weft.spec.notation import expand, label_text, term_text
 

@@ -62,10 +62,10 @@ def shortened(text: str) -> str:
 
 
 def read_dtype(name: str, option: str = "--dtype") -> torch.dtype:
-    """A number type by any of its names: see `weft.spec.type_names`."""
-    from weft.spec import type_names
+    """A number type by any of its names: see `weft.spec.dtypes`."""
+    from weft.spec import dtypes
 
-    return type_names.read_dtype(option, name)
+    return dtypes.read_dtype(option, name)
 
 
 def read_work(text: str | None) -> int | None:
@@ -127,10 +127,9 @@ def read_device(name: str | None, backend: str = "auto") -> torch.device:
 
 def read_precision(name: str | None) -> str | torch.dtype | None:
     """A way to make products by name, or the type to make them in."""
-    from weft.spec import type_names
-    from weft.spec.dtypes import PRECISIONS
+    from weft.spec import dtypes
 
-    return type_names.read_mode("--precision", name, PRECISIONS)
+    return dtypes.read_mode("--precision", name, dtypes.PRECISIONS)
 
 
 def read_function(name: str | None) -> Callable[..., Any] | None:

@@ -314,7 +314,7 @@ def _einsum_arguments(arguments: tuple[Any, ...]) -> tuple[Any, list[Any]]:
 
 def _check_planned(name: str, tensor: Any, planned: Any) -> None:
     """The tensor has the planned type, shape and strides: the plan is for no other."""
-    dtype, shape, strides = planned
+    shape, strides, dtype = planned
     if tensor.dtype != dtype:
         raise DTypeError(f"{name} is {tensor.dtype}, planned was {dtype}")
     found, steps = tensor.shape, tensor.stride()

@@ -12,7 +12,7 @@ import functools
 import inspect
 import sys
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import count
 from typing import Any, TypeVar, cast
 
@@ -21,9 +21,9 @@ from torch import fx
 
 from weft.base.caches import BoundedCache
 from weft.base.dispatch import is_dynamo_compiling
-from weft.fn.binding import parameters, signature_of
-from weft.fn.fingerprint import TRACED
-from weft.fn.triton_function import is_triton_function
+from weft.fn.binding import parameters
+from weft.fn.pointwise import Pointwise, is_triton_function
+from weft.fn.portable import of_graph
 
 Call = TypeVar("Call", bound=Callable[..., Any])
 
@@ -34,7 +34,7 @@ _PYTHON = (types.FunctionType, types.MethodType, functools.partial, torch.nn.Mod
 
 _serial = count()
 _captured = BoundedCache(256)  # by number, until the call that they are given to is spelled
-_latest: list[Captured | None] = []  # what `_take` found, until `_number` takes it
+_latest: list[fx.Graph | None] = []  # what `_take` found, until `_number` takes it
 
 
 def constant_of_graph(call: Call) -> Call:
@@ -51,31 +51,6 @@ def undisturbed(call: Call) -> Call:
 @functools.cache
 def _unread(call: Call) -> Call:
     return cast(Call, torch._dynamo.disable(call))
-
-
-class Captured:
-    """A function as dynamo wrote it down: steps (nodes with their arguments) on its values, which come in the order of
-    `places`."""
-
-    def __init__(self, places: Sequence[fx.Node], steps: Sequence[tuple[fx.Node, Any, Any]], gives: Any) -> None:
-        self._places, self._steps, self._gives = places, steps, gives
-        self.names: tuple[str, ...] = tuple(f"x{at}" for at in range(len(places)))
-
-    @property
-    def __signature__(self) -> inspect.Signature:
-        return signature_of(self.names)
-
-    def __call__(self, *values: torch.Tensor, **named: torch.Tensor) -> Any:
-        given = self.__signature__.bind(*values, **named).arguments
-        known = dict(zip(self._places, given.values(), strict=True))
-        for node, *parts in self._steps:
-            args, kwargs = (fx.node.map_arg(part, known.__getitem__) for part in parts)
-            target: Any = node.target
-            if node.op == "call_method":
-                known[node] = getattr(args[0], target)(*args[1:], **kwargs)
-            else:
-                known[node] = target(*args, **kwargs)
-        return fx.node.map_arg(self._gives, known.__getitem__)
 
 
 def capture(function: Any, names: tuple[str, ...] | None, dtypes: tuple[torch.dtype, ...]) -> Any:
@@ -182,7 +157,7 @@ def function_of(constant: Any) -> Any:
 @constant_of_graph
 def _runs_python(function: Any) -> bool:
     """Whether an object that is called runs Python that may do something else the next time."""
-    if is_triton_function(function) or hasattr(type(function), TRACED):
+    if is_triton_function(function) or isinstance(function, Pointwise):
         return False
     return isinstance(getattr(type(function), "__call__", None), types.FunctionType)  # noqa: B004
 
@@ -190,14 +165,13 @@ def _runs_python(function: Any) -> bool:
 @constant_of_graph
 def _number(names: tuple[str, ...] | None) -> tuple[str, int]:
     """The stand-in for the function that was taken last."""
-    captured = _latest.pop()
-    if captured is None:
+    graph = _latest.pop()
+    if graph is None:
         return UNREAD
-    if names is not None:
-        captured.names = ("value", *names)
-    number = next(_serial)
-    _captured.put(number, captured)
-    return "captured", number
+    own = [str(node.target) for node in graph.nodes if node.op == "placeholder"]
+    found = "captured", next(_serial)
+    _captured.put(found[1], of_graph(graph, own if names is None else ("value", *names), found))
+    return found
 
 
 def _take(context: Any) -> None:
@@ -211,30 +185,28 @@ def _take(context: Any) -> None:
         _latest.append(None)
 
 
-def _read(graph: fx.Graph, places: list[fx.Node], found: Any) -> Captured:
+def _read(graph: fx.Graph, places: list[fx.Node], found: Any) -> fx.Graph:
     """Raises `NotImplementedError` for a function that uses values of tensors of the code around it."""
-    nodes, known, steps = list(graph.nodes), set(places), []
+    nodes, new = list(graph.nodes), fx.Graph()
+    known = {place: new.placeholder(f"x{at}") for at, place in enumerate(places)}
 
     def constant(node: fx.Node) -> Any:
         if (number := _open_number(node)) is not None:
             return _fixed(number)
         if node not in known:
             raise NotImplementedError
-        return node
+        return known[node]
 
     for node in nodes[nodes.index(places[-1]) + 1 :]:
         if node.op not in ("call_function", "call_method") or _open_number(node) is not None:
             continue
         try:
-            args, kwargs = (fx.node.map_arg(part, constant) for part in (node.args, node.kwargs))
+            known[node] = new.node_copy(node, constant)
         except NotImplementedError:  # of the tensors around it alone: their shapes, say
-            if known.intersection(node.all_input_nodes):
+            if known.keys() & node.all_input_nodes:
                 raise
-            continue
-        known.add(node)
-        steps.append((node, args, kwargs))
-    gives = fx.node.map_aggregate(found, lambda each: constant(each.node) if isinstance(each, fx.Proxy) else each)
-    return Captured(places, steps, gives)
+    new.output(fx.node.map_aggregate(found, lambda each: constant(each.node) if isinstance(each, fx.Proxy) else each))
+    return new
 
 
 def _open_number(node: fx.Node) -> torch.SymInt | torch.SymFloat | torch.SymBool | None:

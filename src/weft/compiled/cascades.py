@@ -59,9 +59,8 @@ class CascadeCall:
     def results(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Empty tensors as the results will be: contiguous, in their types."""
         extents, device = extents_of(self.notation, [each.shape for each in tensors[: self.count]]), tensors[0].device
-        shapes = [[extents[label] for label in modes] for modes, _ in self.outputs]
-        types = [dtype for _, dtype in self.outputs]
-        return [torch.empty(shape, dtype=dtype, device=device) for shape, dtype in zip(shapes, types, strict=True)]
+        shapes = [([extents[label] for label in modes], dtype) for modes, dtype in self.outputs]
+        return [torch.empty(shape, dtype=dtype, device=device) for shape, dtype in shapes]
 
     def flops(self, tensors: Sequence[Tensor]) -> int:
         """The flops of both contractions."""
@@ -97,8 +96,7 @@ class CascadeCall:
         self, tensors: Sequence[Tensor], grads: Sequence[Tensor | None], wanted: Sequence[int]
     ) -> list[Tensor]:
         """Empty tensors as gradients will be."""
-        places = [tensors[at] for at in wanted]
-        return [torch.empty(each.shape, dtype=each.dtype, device=each.device) for each in places]
+        return [torch.empty_like(tensors[at], memory_format=torch.contiguous_format) for at in wanted]
 
 
 def gradients_of(

@@ -23,12 +23,12 @@ from weft.base.arrays import outside_tracing
 from weft.base.caches import cached_property
 from weft.base.figures import counted
 from weft.compiled.captured import constant_of_graph, function_of, undisturbed
-from weft.compiled.text import Stored, backend_of, check_backend_of, has_text, lies, settled_algebra, stand_in, text_of
+from weft.compiled.text import Stored, check_backend_of, has_text, options_of_plan, settled_algebra, stand_in, text_of
 from weft.engine.calls import CALLS, present
 from weft.errors import DTypeError, ShapeError, call_context
 from weft.machine.counts import contraction_work
 from weft.networks.public import Pair, path_of
-from weft.planner.options import Options, options_of
+from weft.planner.options import Options
 from weft.planner.request import HOOKS, Request, hook_types
 from weft.planner.schedule import Scalar
 from weft.plans.contraction import Plan
@@ -234,10 +234,10 @@ def spelled_plan(
     if functions is not None:
         made = algebra_of(algebra) if algebra is not None else request.raw_algebra
         request = request.given(tuple(map(function_of, functions)), made).again()
-    options = replace(options_of(request, {}), backend=backend_of(request), schedule=request.schedule)
+    options = options_of_plan(request)
     order = tuple(named.name for named in request.named if named.layout is not None)
     text, structure = _text(request, options, order, added, plan.places, validate)
-    return text, structure, order, (lies(request.a), lies(request.b))
+    return text, structure, order, (request.a[:3], request.b[:3])
 
 
 def _text(

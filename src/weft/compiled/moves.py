@@ -18,9 +18,9 @@ from weft.base.arrays import outside_tracing
 from weft.base.caches import cached_property
 from weft.compiled.captured import constant_of_graph, function_of
 from weft.compiled.contraction import Tensors, check_places, types_in
-from weft.compiled.text import Stored, backend_of, check_backend_of, has_text, lies, stand_in, text_of
+from weft.compiled.text import Stored, check_backend_of, has_text, options_of_plan, stand_in, text_of
 from weft.errors import call_context
-from weft.planner.options import Options, options_of
+from weft.planner.options import Options
 from weft.planner.request import Request
 from weft.planner.schedule import Scalar
 from weft.plans.keywords import read_options
@@ -129,10 +129,8 @@ def spelled_move_plan(plan: PermutePlan, fn: Any) -> tuple[str, tuple[int, ...],
     (term,), output = request.moved.inputs, request.moved.output
     extents = request.extents
     labels = tuple(label for label in output if label not in term or request.a.shape[term.index(label)] == 1)
-    options = replace(
-        options_of(request, {}), precision=None, accumulate=None, backend=backend_of(request), schedule=request.schedule
-    )
-    return _text(request, options, labels), tuple(extents[label] for label in labels), lies(request.a)
+    options = replace(options_of_plan(request), precision=None, accumulate=None)
+    return _text(request, options, labels), tuple(extents[label] for label in labels), request.a[:3]
 
 
 def _text(request: Request, options: Options, labels: tuple[Label, ...]) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass, replace
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -20,10 +20,9 @@ from weft.algebra import NAMED, Algebra, find
 from weft.cascades.described import CascadeNotation
 from weft.compiled.captured import constant_of_graph
 from weft.fn import portable, trace
-from weft.planner.options import Options
+from weft.planner.options import Options, options_of
 from weft.planner.request import Request
 from weft.planner.target import resolve_backend
-from weft.spec import Layout
 
 Stored = tuple[torch.dtype, int]  # a tensor's type and rank
 Kind = TypeVar("Kind", bound=type)
@@ -121,15 +120,11 @@ def check_backend_of(options: Options, kind: str) -> None:
         resolve_backend(options.backend, torch.device(kind))
 
 
-def lies(layout: Layout) -> tuple[torch.dtype, tuple[int, ...], tuple[int, ...]]:
-    """The planned type, shape and strides of a tensor."""
-    return layout.dtype, tuple(layout.shape), tuple(layout.strides)
-
-
-def backend_of(request: Request) -> str:
-    """The backend as a call names it: by name only where it is not what the device gets anyway."""
+def options_of_plan(request: Request) -> Options:
+    """The options of a plan's calls: the backend is named only where it is not what the device gets anyway."""
     usual = request.device.type in ("cpu", "cuda") and resolve_backend("auto", request.device) == request.backend
-    return "auto" if usual else request.backend
+    backend = "auto" if usual else request.backend
+    return replace(options_of(request, {}), backend=backend, schedule=request.schedule)
 
 
 # -- the flops of an operation, for torch.utils.flop_counter.FlopCounterMode -------------------------------------------

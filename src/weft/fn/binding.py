@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from weft.errors import FunctionError
-from weft.fn.triton_function import is_triton_function
+from weft.fn.pointwise import is_triton_function, signature_of
 
 
 def parameters(fn: Callable[..., Any]) -> tuple[str, ...] | None:
@@ -31,12 +31,6 @@ def signature(fn: Any) -> inspect.Signature | None:
         return inspect.signature(target)
     except (TypeError, ValueError):
         return None
-
-
-def signature_of(names: Iterable[str]) -> inspect.Signature:
-    """The signature of a function of values with these names."""
-    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    return inspect.Signature([inspect.Parameter(name, kind) for name in names])
 
 
 def naming(names: Iterable[str], function: Callable[..., Any]) -> Callable[..., Any]:

@@ -171,46 +171,25 @@ INLINE int64 bits_of(double x) { return __double_as_longlong(x); }
 INLINE float of_bits(int32 x) { return __int_as_float(x); }
 INLINE double of_bits(int64 x) { return __longlong_as_double(x); }
 
-// Within 2^-22 of it; subnormal results are zero.
-INLINE float near_exp2(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
-// Within a unit in the last place; subnormal results are zero.
-INLINE float near_reciprocal(float x) {
-  float y;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
-INLINE float from_float16(uint16 x) {
-  float y;
-  asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x));
-  return y;
-}
-
-INLINE uint16 to_float16(float x) {
-  uint16 y;
-  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y) : "f"(x));
-  return y;
-}
+// A function that is one instruction of PTX; Y and X say how its result and its value are held.
+#define ONE(NAME, TO, FROM, WORD, Y, X) INLINE TO NAME(FROM x) { TO y; asm(WORD " %0, %1;" : Y(y) : X(x)); return y; }
+ONE(near_exp2, float, float, "ex2.approx.ftz.f32", "=f", "f")  // within 2^-22 of it; subnormal results are zero
+ONE(near_reciprocal, float, float, "rcp.approx.ftz.f32", "=f", "f")  // within a unit in the last place; the same
+ONE(from_float16, float, uint16, "cvt.f32.f16", "=f", "h")
+ONE(to_float16, uint16, float, "cvt.rn.f16.f32", "=h", "f")
 """
 
 _CONVERSIONS = """
 INLINE float from_bfloat16(uint16 x) { return of_bits(int32(uint32(x) << 16)); }
 
-INLINE uint16 to_bfloat16(float x) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  uint16 y;
-  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y) : "f"(x));
-  return y;
+ONE(to_bfloat16, uint16, float, "cvt.rn.bf16.f32", "=h", "f")
 #else
+INLINE uint16 to_bfloat16(float x) {
   const uint32 bits = uint32(bits_of(x));
   return x != x ? uint16(0x7fc0) : uint16((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
-#endif
 }
+#endif
 
 // Bits of a number of one byte, moved into a float, are the number times a power of two, subnormal numbers as well.
 INLINE float from_byte(uint8 x, int32 fraction, int32 bias, uint32 infinity, uint32 nan) {

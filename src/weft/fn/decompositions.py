@@ -123,23 +123,10 @@ class _Pulled(torch.autograd.Function):
         return ctx.pulls(grads[0], *ctx.saved_tensors), None, None, None
 
 
-def _real(x: Tensor) -> Any:
+def _part(of_complex: Callable[[Tensor], Tensor], unit: Number | complex, x: Tensor) -> Any:
     """torch's own rule goes by way of a view with one more axis."""
     kind = x.dtype
-    return _Pulled.apply(x, lambda x: torch.real(x) * 1, lambda grad, _: grad.to(kind), "")
-
-
-def _imag(x: Tensor) -> Any:
-    kind = x.dtype
-    return _Pulled.apply(x, lambda x: torch.imag(x) * 1, lambda grad, _: grad.to(kind) * 1j, "")
-
-
-def _hardsigmoid(x: Tensor) -> Any:
-    return _Pulled.apply(x, aten.hardsigmoid, _hardsigmoid_slope, "value")
-
-
-def _log_sigmoid(x: Tensor) -> Any:
-    return _Pulled.apply(x, aten.log_sigmoid, lambda grad, x: grad * torch.sigmoid(-x), "value")
+    return _Pulled.apply(x, lambda x: of_complex(x) * 1, lambda grad, _: _scaled(grad.to(kind), unit), "")
 
 
 def _leaky_relu(x: Tensor, slope: Number = 0.01) -> Any:
@@ -165,8 +152,10 @@ def _detached(x: Tensor) -> Tensor:
 #: aten name -> a differentiable function in its place.
 IN_PLACE_OF: dict[str, Callable[..., Any]] = {
     "detach": _detached,
-    "real": _real, "imag": _imag, "leaky_relu": _leaky_relu, "elu": _elu, "conj_physical": torch.conj,
-    "hardsigmoid": _hardsigmoid, "log_sigmoid": _log_sigmoid,
+    "real": partial(_part, torch.real, 1), "imag": partial(_part, torch.imag, 1j),
+    "leaky_relu": _leaky_relu, "elu": _elu, "conj_physical": torch.conj,
+    "hardsigmoid": lambda x: _Pulled.apply(x, aten.hardsigmoid, _hardsigmoid_slope, "value"),
+    "log_sigmoid": lambda x: _Pulled.apply(x, aten.log_sigmoid, lambda grad, x: grad * torch.sigmoid(-x), "value"),
 }  # fmt: skip
 
 #: The same for functions that select one of two values: all of the gradient goes to the first of equal ones.
@@ -176,7 +165,7 @@ SELECTING: dict[str, Callable[..., Any]] = {
 }
 
 
-def _scaled(x: Tensor, factor: Number) -> Tensor:
+def _scaled(x: Tensor, factor: Number | complex) -> Tensor:
     return x if factor == 1 else x * factor
 
 

@@ -24,6 +24,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import torch
 
+from weft.fn.pointwise import Pointwise, is_triton_function
 from weft.fn.reads import (
     ABSENT,
     NUMBERS,
@@ -42,7 +43,6 @@ from weft.fn.reads import (
     slot,
     step,
 )
-from weft.fn.triton_function import is_triton_function
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -73,8 +73,6 @@ _DISPATCHING = functools.singledispatch(abs).__code__  # type: ignore[attr-defin
 _HEAP_TYPE = 1 << 9  # made while running, by Python or C
 #: Under this attribute a function has itself and that which says all that it does with a tensor.
 _MEANING = "__weft_ready__"
-#: Under this attribute of its class a traced function says that its `identity` is all that it depends on.
-TRACED = "__weft_traced__"
 
 _settled: set[Any] = set()  # functions and classes that were found not to change
 _HASHED = frozenset({types.FunctionType, types.BuiltinFunctionType, type})  # kinds of what is there
@@ -301,7 +299,7 @@ class _Reading:
 
     def _object(self, value: Any, kind: type) -> None:
         if _is_known(value):
-            self._word("known", *((value.identity, value.inputs) if hasattr(kind, TRACED) else (value.fn,)))
+            self._word("known", *((value.identity, value.inputs) if issubclass(kind, Pointwise) else (value.fn,)))
         elif kind is types.ModuleType and value.__name__ in PURE_MODULES:
             self._word("pure", value.__name__)
         elif _is_self(value, kind):
@@ -392,8 +390,8 @@ def _is_pure_built_in(fn: types.BuiltinFunctionType) -> bool:
 
 def _is_known(value: Any) -> bool:
     """Whether it is a function that weft has traced or that Triton compiles."""
-    module = type(value).__module__
-    return module.startswith("weft.") if hasattr(type(value), TRACED) else is_triton_function(value)
+    kind = type(value)
+    return kind.__module__.startswith("weft.") if issubclass(kind, Pointwise) else is_triton_function(value)
 
 
 def _is_self(value: Any, kind: type) -> bool:

@@ -1,13 +1,17 @@
-"""A user function as the rest of weft sees it."""
+"""A user function as the rest of weft sees it: recorded from torch operations, or written in Triton."""
 
 from __future__ import annotations
 
+import hashlib
 import inspect
+import itertools
+import sys
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from copy import copy
 from typing import Any, Self
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -27,17 +31,18 @@ from weft.fn.writer import HALF_TYPES, BodyWriter, Held
 #: Operations of a graph that move or make values and compute nothing.
 _FREE = frozenset({"_to_copy", "copy", "detach", "full_like", "scalar_tensor", "conj_physical", "real", "imag", "view"})
 _FUSIBLE = frozenset((*FUSED, *DECOMPOSITIONS))
+_serial = itertools.count()
+_interpreted: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 
 
 class Pointwise(ABC):
     """A function of one element: of its value, and of auxiliary operands and coordinates.
 
-    `identity` tells functions apart: two with the same identity compute the same thing. `inputs` names the parameters,
+    `identity` tells functions apart: two with the same identity compute the same thing, which depends on nothing else.
+    `inputs` names the parameters,
     the value first, and `dtypes` their element types in that order; `result` is the dtype of what the function yields,
     a tuple of dtypes where it yields a tuple. `flops` counts arithmetic operations for each element.
     """
-
-    __weft_traced__ = True  # see `weft.fn.fingerprint`
 
     identity: str
     inputs: tuple[str, ...]
@@ -65,8 +70,7 @@ class Pointwise(ABC):
     @property
     def __signature__(self) -> inspect.Signature:
         """As a function of users has one: by it operands find their parameters."""
-        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        return inspect.Signature([inspect.Parameter(name, kind) for name in self.inputs])
+        return signature_of(self.inputs)
 
     @property
     def issue_slots(self) -> float:
@@ -201,7 +205,9 @@ class RecordedFunction(Pointwise):
         dtypes = tuple(tensor.dtype for tensor in tensors)
         if dtypes != self.dtypes:
             raise DTypeError(f"the function was traced for {self.dtypes} ({', '.join(self.inputs)}), not for {dtypes}")
-        shape = _common_shape([tensor.shape for tensor in tensors])
+        shapes = [tensor.shape for tensor in tensors]
+        # NumPy's, because the first use of torch.broadcast_shapes imports SymPy.
+        shape = shapes[0] if all(each == shapes[0] for each in shapes) else np.broadcast_shapes(*shapes)
         # A 0-d tensor would promote the others as a Python number does, and not as it did when recorded.
         blocks = [tensor if tensor.dim() else tensor.reshape(1) for tensor in tensors]
         with torch._C._DisableAutocast():
@@ -261,17 +267,47 @@ class TritonFunction(Pointwise):
         )
 
 
+def signature_of(names: Iterable[str]) -> inspect.Signature:
+    """The signature of a function of values with these names."""
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    return inspect.Signature([inspect.Parameter(name, kind) for name in names])
+
+
+def is_triton_function(fn: Any) -> bool:
+    """Whether `fn` was made by `@triton.jit`, compiled or interpreted. Imports no Triton: it is there if so."""
+    return type(fn).__module__ in ("triton.runtime.jit", "triton.runtime.interpreter") and hasattr(fn, "fn")
+
+
+def triton_function(fn: Any, first: str, names: tuple[str, ...], dtypes: tuple[torch.dtype, ...]) -> TritonFunction:
+    """A Triton function as a `Pointwise`; its inputs stand in the order of its own parameters."""
+    given = dict(zip((first, *names), dtypes, strict=True))
+    inputs = [name for name in inspect.signature(fn.fn).parameters if name in given]
+    fn, key = _current(fn)
+    text = ", ".join(f"{name}: {given[name]}".replace("torch.", "") for name in inputs)
+    return TritonFunction(fn, f"triton {key}({text})", inputs, [given[name] for name in inputs])
+
+
+def _current(fn: Any) -> tuple[Callable[..., Any], str]:
+    """The function and a key of its source, of what it calls and of the globals it reads, as they are now.
+
+    Triton computes a function's key once. Where a helper or a global constant changed since, a new function is made of
+    the same Python, so that kernels compiled for the old one are not found under the new key.
+    """
+    jit = sys.modules["triton.runtime.jit"]
+    if not isinstance(fn, jit.JITFunction):  # interpreted: nothing is compiled, the object itself is the key
+        if fn not in _interpreted:
+            _interpreted[fn] = next(_serial)
+        return fn, f"interpreted {_interpreted[fn]} {hashlib.sha256(inspect.getsource(fn.fn).encode()).hexdigest()}"
+    fresh = jit.JITFunction(fn.fn)
+    return (fn if fresh.cache_key == fn.cache_key else fresh), fresh.cache_key
+
+
 def _rounds_on_the_way(node: fx.Node) -> bool:
     """Whether an operation takes other floating-point values to half precision, with which more is computed."""
     if node.meta["dtype"] not in HALF_TYPES or all(user.op == "output" for user in node.users):
         return False
     given = [each.meta["dtype"] for each in node.all_input_nodes]
     return any(dtype.is_floating_point and dtype != node.meta["dtype"] for dtype in given)
-
-
-def _common_shape(shapes: Sequence[torch.Size]) -> tuple[int, ...]:
-    # NumPy's, because the first use of torch.broadcast_shapes imports SymPy.
-    return shapes[0] if all(shape == shapes[0] for shape in shapes) else np.broadcast_shapes(*shapes)
 
 
 def _shaped(result: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:

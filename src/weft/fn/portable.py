@@ -26,9 +26,7 @@ from weft.base.figures import dtype_name
 from weft.errors import FunctionError
 from weft.fn.binding import naming
 from weft.fn.fingerprint import standing_for
-from weft.fn.graphs import output_of, run
-from weft.fn.pointwise import Pointwise, RecordedFunction, TritonFunction
-from weft.fn.triton_function import is_triton_function
+from weft.fn.pointwise import Pointwise, RecordedFunction, TritonFunction, is_triton_function
 
 _made: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()  # what functions were made of
 _live: dict[str, Any] = {}  # functions in Triton that this process has written, by what was written
@@ -83,15 +81,18 @@ def _read(text: str) -> Callable[..., Any]:
         named = {key: _argument(value, values) for key, value in kwargs.items()}
         values.append(graph.call_function(_operation(operation), _argument(args, values), named))
     graph.output(_argument(data["gives"], values))
-    several = isinstance(output_of(graph), tuple)
+    _made[function := of_graph(graph, names, text)] = data
+    return function
+
+
+def of_graph(graph: fx.Graph, names: Sequence[str], meaning: Any) -> Callable[..., Any]:
+    """The function of tensors with these names that a graph is, known by its `meaning`."""
+    forward = fx.GraphModule(torch.nn.Module(), graph).forward
 
     def rebuilt(*given: Any, **named: Any) -> Any:
-        tensors = [*given, *[named[name] for name in names[len(given) :]]]
-        results = run(graph, tensors, lambda node, args, kwargs: node.target(*args, **kwargs))  # type: ignore[operator]
-        return results if several else results[0]
+        return forward(*given, *[named[name] for name in names[len(given) :]])
 
-    _made[rebuilt] = data
-    return standing_for(naming(names, rebuilt), text)
+    return standing_for(naming(names, rebuilt), meaning)
 
 
 # -- values ------------------------------------------------------------------------------------------------------------

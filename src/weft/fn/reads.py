@@ -150,6 +150,7 @@ def _scan(code: types.CodeType, outer: frozenset[str], own: str | None) -> Itera
         each = instructions[at]
         at += 1
         operation, argument = each.opname, each.argval
+        names = argument if type(argument) is tuple else (argument,)  # of an instruction that stands for two
         if operation in _REFUSED_OPERATIONS or (operation == "IMPORT_NAME" and argument not in PURE_MODULES):
             raise Opaque
         if operation in ("STORE_DEREF", "DELETE_DEREF") and argument in outer:  # others may share the cell
@@ -159,8 +160,7 @@ def _scan(code: types.CodeType, outer: frozenset[str], own: str | None) -> Itera
             yield Read(argument, steps)
             if argument == "super" and own is not None:  # without arguments it takes the object itself
                 yield Read(own)
-        elif own is not None and "LOAD_FAST" in operation and _touches(argument, own):
-            names = argument if type(argument) is tuple else (argument,)
+        elif own is not None and "LOAD_FAST" in operation and own in names:
             if own in names[:-1]:
                 yield Read(own)
             if names[-1] == own:
@@ -172,10 +172,6 @@ def _scan(code: types.CodeType, outer: frozenset[str], own: str | None) -> Itera
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from _scan(constant, inner, None)
-
-
-def _touches(argument: Any, name: str) -> bool:
-    return argument == name or (type(argument) is tuple and name in argument)
 
 
 def _attribute(name: str) -> str:

@@ -7,16 +7,7 @@ from contextlib import nullcontext
 from typing import Any, NamedTuple, TypeVar
 
 import torch
-from torch._C import (
-    _get_dispatch_stack_at,
-    _get_function_stack_at,
-    _len_torch_dispatch_stack,
-    _len_torch_function_stack,
-    _pop_torch_dispatch_stack,
-    _pop_torch_function_stack,
-    _push_on_torch_dispatch_stack,
-    _push_on_torch_function_stack,
-)
+from torch import _C
 from torch._ops import _len_torch_dispatch_stack_pre_dispatch
 from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
@@ -43,9 +34,9 @@ def set_aside(work: Callable[[], Returned]) -> Returned:
     try:
         try:
             for _ in before.modes:
-                _pop_torch_dispatch_stack(None)
+                _C._pop_torch_dispatch_stack(None)
             for _ in before.functions:  # those of an exporter would write down that a function turns gradients off
-                _pop_torch_function_stack()
+                _C._pop_torch_function_stack()
             # Elsewhere than in an exporter none of torch's generators is used: one that a signal has cut off would push
             # its modes when it is collected. Transforms of torch.func allow no hooks, and let none in; those that do
             # nothing are made anew, as they are told from those of another recording.
@@ -53,9 +44,9 @@ def set_aside(work: Callable[[], Returned]) -> Returned:
                 _disable_current_modes() if _len_torch_dispatch_stack_pre_dispatch() else nullcontext(),
                 grad_mode(False),
                 saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor)
-                if torch._C._autograd._saved_tensors_hooks_is_enabled()  # type: ignore[attr-defined]
+                if _C._autograd._saved_tensors_hooks_is_enabled()  # type: ignore[attr-defined]
                 else nullcontext(),
-                _Uncast() if torch._C._is_any_autocast_enabled() else nullcontext(),
+                _Uncast() if _C._is_any_autocast_enabled() else nullcontext(),
                 torch.autograd.set_detect_anomaly(False) if torch.is_anomaly_enabled() else nullcontext(),
                 torch.device("cpu") if torch.get_default_device().type != "cpu" else nullcontext(),
             ):
@@ -77,8 +68,8 @@ class _State(NamedTuple):
 
     @classmethod
     def now(cls) -> _State:
-        modes = [_get_dispatch_stack_at(at) for at in range(_len_torch_dispatch_stack())]
-        functions = [_get_function_stack_at(at) for at in range(_len_torch_function_stack())]
+        modes = [_C._get_dispatch_stack_at(at) for at in range(_C._len_torch_dispatch_stack())]
+        functions = [_C._get_function_stack_at(at) for at in range(_C._len_torch_function_stack())]
         flags = {name: getattr(_python_dispatch, name) for name in _FLAGS if hasattr(_python_dispatch, name)}
         return cls(modes, functions, flags, _top_hooks(), torch.is_grad_enabled())
 
@@ -87,19 +78,19 @@ class _State(NamedTuple):
         if now == self:
             return
         for _ in now.modes:
-            _pop_torch_dispatch_stack(None)
+            _C._pop_torch_dispatch_stack(None)
         for mode in self.modes:
-            _push_on_torch_dispatch_stack(mode)
+            _C._push_on_torch_dispatch_stack(mode)
         for _ in now.functions:
-            _pop_torch_function_stack()
-        torch._C._set_grad_enabled(self.grad)  # as no mode of an exporter sees it
+            _C._pop_torch_function_stack()
+        _C._set_grad_enabled(self.grad)  # as no mode of an exporter sees it
         for mode in self.functions:
-            _push_on_torch_function_stack(mode)
+            _C._push_on_torch_function_stack(mode)
         vars(_python_dispatch).update(self.flags)
         if (outer := self.flags.get(_FLAGS[-1])) is not None:
             _python_dispatch.set_is_in_mode_without_ignore_compile_internals(outer)
         while (hooks := _top_hooks()) is not None and hooks != self.hooks:
-            torch._C._autograd._pop_saved_tensors_default_hooks()
+            _C._autograd._pop_saved_tensors_default_hooks()
 
 
 #: Of `torch.utils._python_dispatch`, by its version; the last one has a copy in C.
@@ -110,7 +101,7 @@ _FLAGS = (
 
 
 def _top_hooks() -> Any:
-    return torch._C._autograd._top_saved_tensors_default_hooks(True)
+    return _C._autograd._top_saved_tensors_default_hooks(True)
 
 
 def steers_torch(error: Exception) -> bool:
@@ -120,5 +111,5 @@ def steers_torch(error: Exception) -> bool:
 
 class _Uncast(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        with torch._C._DisableAutocast():
+        with _C._DisableAutocast():
             return func(*args, **(kwargs or {}))

@@ -189,8 +189,12 @@ class Places:
             self._views = (self.shapes.tolist(), contiguous_strides(self.shapes).tolist(), self.starts.tolist())
         return list(map(buffer.as_strided, *self._views))
 
+    def within(self, buffer: torch.Tensor) -> Sequence[torch.Tensor]:
+        """All results as views that are made when the first is read."""
+        return _GroupResults(buffer, self)
 
-class GroupResults(Sequence[torch.Tensor]):
+
+class _GroupResults(Sequence[torch.Tensor]):
     """Tensors in one `buffer`, at their `places`: views, made when the first is read."""
 
     def __init__(self, buffer: torch.Tensor, places: Places) -> None:

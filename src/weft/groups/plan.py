@@ -24,16 +24,7 @@ from weft.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError,
 from weft.fn.trace import Watched
 from weft.groups.gradient import USUAL, with_gradient
 from weft.groups.launch import at_once, check_added, check_places, check_single, is_for_library, launch_of, one_by_one
-from weft.groups.operands import (
-    GroupResults,
-    Places,
-    Stack,
-    addresses_of,
-    as_operands,
-    read_pairs,
-    stack_of,
-    without_views,
-)
+from weft.groups.operands import Places, Stack, addresses_of, as_operands, read_pairs, stack_of, without_views
 from weft.planner.options import Options
 from weft.plans.derivatives import asked_of_many, detached
 from weft.plans.resolving import resolved
@@ -137,7 +128,9 @@ class GroupedPlan:
         where gradients are requested, which is read when tensors are given.
         """
         with call_context(lambda: describe_call("a grouped plan's call", str(self._notation))):
-            operands = None if pairs is None else _some(read_pairs(pairs))
+            operands = None if pairs is None else read_pairs(pairs)
+            if operands is not None and not operands:
+                raise ShapeError("a plan of pairs is called with pairs, and there are none")
             with self._turn:
                 changed = self._follow()
                 like = operands is not None and self._takes(operands)
@@ -173,7 +166,7 @@ class GroupedPlan:
             return self._out.tensors
         buffer = new_tensor((self._places.size,), self.dtype, a.device)
         self._launch(a, b, buffer)
-        return GroupResults(buffer, self._places)
+        return self._places.within(buffer)
 
     def _takes(self, operands: list[Any]) -> bool:
         """Whether operands are known to have the plan's layouts, and no gradient is requested."""
@@ -381,9 +374,3 @@ class _DescribedGroup:
 
     def __str__(self) -> str:
         return self._text
-
-
-def _some(operands: list[Any]) -> list[Any]:
-    if not operands:
-        raise ShapeError("a plan of pairs is called with pairs, and there are none")
-    return operands

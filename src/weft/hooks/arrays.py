@@ -10,7 +10,7 @@ import torch
 from weft.base.arrays import as_tensor, like
 from weft.errors import UnsupportedError
 from weft.spec.arguments import reads
-from weft.spec.type_names import DTypeLike, read_dtype
+from weft.spec.dtypes import DTypeLike, read_dtype
 
 # What cotengra asks a backend for beside contractions, to keep exponents apart and to gather slices.
 _BESIDE: dict[str, Any] = {

@@ -36,9 +36,8 @@ from weft.planner.request import HOOKS, Request, hook_types
 from weft.plans.intermediates import intermediate_type, is_of_halves, step_options
 from weft.plans.keywords import read_options, refuse_unknown
 from weft.spec.contraction import mode_extents, output_shape
-from weft.spec.dtypes import NEEDS_OUT_DTYPE, dtype_name, storage_type
+from weft.spec.dtypes import NEEDS_OUT_DTYPE, dtype_name, read_dtype, storage_type
 from weft.spec.notation import Notation, expand, letters, spelled_equation
-from weft.spec.type_names import read_dtype
 
 Function = Callable[..., Any]
 

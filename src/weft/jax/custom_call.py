@@ -20,7 +20,7 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from functools import cache, lru_cache, partial
 from pathlib import Path
 from platform import machine, system
@@ -148,8 +148,9 @@ def register(
         answer.done = 1
 
     def execute(frame: _CallWords) -> None:
-        if not hasattr(_thread, "stays"):
-            _stay()
+        if not hasattr(_thread, "stays"):  # Python's state of XLA's thread, made anew for each call, outlasts a launch
+            ctypes.pythonapi.PyGILState_Ensure()
+            _thread.stays = True
         stream = None if platform == "cpu" else _stream(_Api.from_address(frame.api), frame.ctx)
         key = _places(frame.args, counts[0]), _places(frame.rets, counts[1]), stream
         recording = traits and stream is not None and _on(stream, torch.cuda.is_current_stream_capturing)
@@ -166,7 +167,8 @@ def register(
                 call = _CustomCall(partial(run, *both), partial(bound, *both))
                 if keeps():
                     known.put(key, call)
-        with without_autocast(), _by_itself():
+        # A call has the precision that its program named, not that of the moment when XLA comes to it.
+        with without_autocast(), nullcontext() if default_precision() == "ieee" else precision("ieee"):
             made = call() if stream is None else _on(stream, call)
         if made is not None and site is not None:
             site.keep(key[0] + key[1], 0 if stream is None else stream.cuda_stream, made)
@@ -194,11 +196,6 @@ def _alone(handle: Callable[[Address, Address], None]) -> Address:
 def _error(frame: _CallWords, message: str) -> int | None:
     text = ctypes.create_string_buffer(message.encode())
     return _Api.from_address(frame.api).ask(_Api.ERROR, ctypes.addressof(text), _INTERNAL)[0]
-
-
-def _by_itself() -> AbstractContextManager[Any]:
-    """A call has the precision that its program named, not that of the moment when XLA comes to it."""
-    return nullcontext() if default_precision() == "ieee" else precision("ieee")
 
 
 class _CustomCall:
@@ -233,12 +230,6 @@ class _Recorded:
             if self._run is None:
                 self._run = self._bound()
             self._run()
-
-
-def _stay() -> None:
-    """Keep Python's state of this thread, which is XLA's: made anew for each call it takes longer than a launch."""
-    ctypes.pythonapi.PyGILState_Ensure()
-    _thread.stays = True
 
 
 def _tell(frame: _CallWords, traits: int) -> None:

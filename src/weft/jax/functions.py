@@ -18,8 +18,7 @@ import jax
 from weft.errors import FunctionError
 from weft.fn import reductions
 from weft.fn.binding import naming
-from weft.spec.dtypes import dtype_name
-from weft.spec.type_names import read_dtype
+from weft.spec.dtypes import dtype_name, read_dtype
 
 Function = Callable[..., Any]
 
@@ -122,12 +121,8 @@ def _dtype(variable: Any) -> torch.dtype:
 def _said(equation: Any) -> dict[str, Any]:
     """Keywords of an operation besides its values."""
     name, params = equation.primitive.name, equation.params
-    if name == "convert_element_type":
-        return {"dtype": _dtype(equation.outvars[0])}
-    if name == "weft_word":
-        return {**params, "dtype": _dtype(equation.outvars[0])}
-    if name == "select_n":
-        return {"dtype": _dtype(equation.outvars[0])}
+    if name in ("convert_element_type", "select_n", "weft_word"):
+        return {**(params if name == "weft_word" else {}), "dtype": _dtype(equation.outvars[0])}
     if name == "round":
         return {"even": int(params["rounding_method"]) == 1}
     return {"exponent": params["y"]} if name == "integer_pow" else {}
@@ -200,10 +195,6 @@ def _rounded(x: torch.Tensor, even: bool) -> torch.Tensor:
     return whole + torch.sign(x) * (torch.abs(x - whole) >= 0.5)
 
 
-def _clamped(low: Any, x: Any, high: Any) -> Any:
-    return _filled(lambda low, x, high: torch.minimum(torch.maximum(x, low), high))(low, x, high)
-
-
 def _reduced(x: torch.Tensor, kind: str, modes: str, dtype: torch.dtype) -> torch.Tensor:
     """A word of `weft.jax`, in the type that JAX gives it: torch adds up integers in int64."""
     found: torch.Tensor = getattr(reductions, kind)(x, modes)
@@ -251,7 +242,7 @@ _OPERATIONS: dict[str, Function] = {
     "integer_pow": lambda x, exponent: x**exponent, "logistic": torch.sigmoid, "erf_inv": torch.erfinv,
     "is_finite": torch.isfinite, "conj": lambda x: torch.conj(x), "select_n": _selected,
     "max": _extreme(torch.maximum, "min"), "min": _extreme(torch.minimum, "max"),
-    "clamp": _clamped,
+    "clamp": _filled(lambda low, x, high: torch.minimum(torch.maximum(x, low), high)),
     "and": lambda x, y: x & y, "or": lambda x, y: x | y, "xor": lambda x, y: x ^ y, "not": lambda x: ~x,
     "weft_word": _reduced,
     "convert_element_type": _converted, "sign": _sign,

@@ -22,9 +22,8 @@ from weft.errors import DTypeError, UnsupportedError, WeftError
 from weft.jax.custom_call import CustomCallSpec, Tensors, register
 from weft.planner.options import operand_pairs
 from weft.planner.validity import default_precision
-from weft.spec.dtypes import dtype_name, read_types, resolve
+from weft.spec.dtypes import dtype_name, read_dtype, read_types, resolve
 from weft.spec.notation import letters
-from weft.spec.type_names import read_dtype
 
 
 class JaxOperation:

@@ -24,8 +24,8 @@ from weft.planner.options import read_indices
 from weft.plans.keywords import refuse_unknown
 from weft.spec import parse
 from weft.spec.contraction import mode_extents
+from weft.spec.dtypes import read_dtype
 from weft.spec.notation import expand, letters, spelled_equation
-from weft.spec.type_names import read_dtype
 
 _PLANS = Memo("jax: networks", 256)
 _TENSORS = "arrays of JAX are its operands, and make its results"

@@ -39,8 +39,8 @@ from weft.plans.intermediates import step_options
 from weft.plans.keywords import read_options
 from weft.spec import Label, Notation
 from weft.spec.arguments import read_flag, read_sequence
+from weft.spec.dtypes import read_dtype
 from weft.spec.memory import overlaps_itself
-from weft.spec.type_names import read_dtype
 
 
 @overload

@@ -23,8 +23,7 @@ from weft.networks.graph import Graph, dims_of
 from weft.planner.coefficients import fitted
 from weft.planner.schedule import Target
 from weft.planner.split_schemes import BF16X6, RATES, refusal
-from weft.spec.dtypes import PRECISIONS
-from weft.spec.type_names import read_mode
+from weft.spec.dtypes import PRECISIONS, read_mode
 
 Labels = frozenset[int]
 

@@ -23,7 +23,7 @@ from weft.algebra import Algebra
 from weft.api.permute import moved
 from weft.base.log import warn
 from weft.errors import ArgumentError, UnsupportedError
-from weft.fn.triton_function import is_triton_function
+from weft.fn.pointwise import is_triton_function
 from weft.library.views import DIMS, LONGEST
 from weft.networks.checkpoint import Checkpoint, HeldSums, Saved, done
 from weft.networks.memory import part

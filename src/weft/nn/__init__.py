@@ -10,8 +10,7 @@ torch.Size([2, 3, 8])
 """
 
 from weft.nn.attention import Attention
-from weft.nn.gated import GatedLinear
-from weft.nn.linear import Bilinear, Einsum, Linear
+from weft.nn.linear import Bilinear, Einsum, GatedLinear, Linear
 from weft.nn.tuning import tune
 
 __all__ = ["Attention", "Bilinear", "Einsum", "GatedLinear", "Linear", "tune"]

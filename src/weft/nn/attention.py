@@ -21,7 +21,7 @@ from weft.machine.exactness import shortened
 from weft.nn.linear import Linear
 from weft.planner.options import read_operands
 from weft.spec.arguments import reads
-from weft.spec.type_names import DTypeLike
+from weft.spec.dtypes import DTypeLike
 
 _EQUATION = "bqhgd,bkhd->bqhgk, bqhgk,bkhe->bqhge"
 _COORDINATES = ("i", "j", "h")
@@ -125,9 +125,10 @@ class Attention(torch.nn.Module):
         given = {name: self._operand(name, *pair) for name, pair in read_operands(operands).items()}
         if lengths is not None:
             given["lengths"] = ("b", as_tensor("lengths", lengths).reshape(-1))
-        names, takes = self._names(given), parameters(self.score) if self.score is not None else ()
+        takes = (parameters(self.score) or ()) if self.score is not None else ()
+        names = self._names(given, takes)
         indices = {"i": "q", "j": "k", "heads_of_keys": "h", "member": "g"}
-        between = _between(self.score, tuple(takes or ()), names, self.causal, groups, before, lengths is not None)
+        between = _between(self.score, takes, names, self.causal, groups, before, lengths is not None)
         found = cascade(
             _EQUATION, q, k, v, between=between, alpha=self.width**-0.5, operands=given or None,
             indices={name: label for name, label in indices.items() if name in names},
@@ -149,9 +150,8 @@ class Attention(torch.nn.Module):
         )
         return found.transpose(1, 2).reshape(q.shape)
 
-    def _names(self, given: Mapping[str, Any]) -> tuple[str, ...]:
-        """The parameters that the function between has: those of the score, and those of masks."""
-        takes = (parameters(self.score) or ()) if self.score is not None else ()
+    def _names(self, given: Mapping[str, Any], takes: tuple[str, ...]) -> tuple[str, ...]:
+        """The parameters that the function between has: those that the score takes, and those of masks."""
         wanted = {name for name in takes if name in ("i", "j") or name in given}
         wanted |= {"i", "j"} if self.causal else set()
         wanted |= {"j", "lengths"} if "lengths" in given else set()
@@ -197,8 +197,7 @@ def _between(
     if score is not None and not callable(score):
         raise FunctionError(f"score is a function, not {type(score).__name__}")
 
-    def attended(value: Tensor, aux: dict[str, Tensor]) -> Tensor:
-        places = dict(aux)
+    def attended(value: Tensor, **places: Tensor) -> Tensor:
         if before and "i" in places:
             places["i"] = places["i"] + before
         if "member" in places:
@@ -211,13 +210,4 @@ def _between(
             value = torch.where(places["j"] < places["lengths"], value, -math.inf)
         return softmax(value, "k")
 
-    return _named(attended, names)
-
-
-def _named(function: Callable[..., Any], names: tuple[str, ...]) -> Callable[..., Any]:
-    """A function of a value and a dictionary as one with named parameters."""
-
-    def called(value: Tensor, **aux: Tensor) -> Tensor:
-        return function(value, aux)
-
-    return naming(("value", *names), called)
+    return naming(("value", *names), attended)

@@ -23,8 +23,7 @@ from weft.errors import ArgumentError, DTypeError, ShapeError, WeftError
 from weft.fn import trace
 from weft.fn.pointwise import RecordedFunction
 from weft.machine.exactness import shortened
-from weft.spec.dtypes import dtype_name
-from weft.spec.type_names import DTypeLike, read_dtype
+from weft.spec.dtypes import DTypeLike, dtype_name, read_dtype
 
 Function: TypeAlias = Callable[..., torch.Tensor]
 Activation: TypeAlias = str | Function | None
@@ -62,11 +61,6 @@ def activation(given: Activation) -> Function | None:
     return NAMED[str(given)]
 
 
-def activated(function: Function | None) -> Function:
-    """An activation as a function of tensors."""
-    return function if function is not None else lambda value: value
-
-
 def is_eager(function: Function | None) -> bool:
     """Whether an activation is of torch operations, element by element, so that it may be called on a tensor."""
     if function is None or function in NAMED.values():
@@ -77,13 +71,6 @@ def is_eager(function: Function | None) -> bool:
         return False
 
 
-def activation_text(given: Activation) -> str:
-    """An activation as `extra_repr` shows it."""
-    if given is None or isinstance(given, str):
-        return repr(given)
-    return getattr(given, "__name__", repr(given))
-
-
 def finish(scaled: bool, biased: bool, function: Function | None) -> Function | None:
     """The function of each sum: its scale, its bias and the activation, where there are any."""
     steps: list[Any] = [functions.scale] if scaled else []
@@ -92,25 +79,6 @@ def finish(scaled: bool, biased: bool, function: Function | None) -> Function | 
     if len(steps) > 1:
         return functions.chain(*steps)
     return steps[0] if steps else None
-
-
-def gate(biased: bool, function: Function | None) -> Function:
-    """The sum, its bias added, times the activation of `gate`, which is converted to the type of sums first."""
-
-    def gated(total: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
-        gate = gate.to(total.dtype)
-        return total * (function(gate) if function is not None else gate)
-
-    return functions.chain(functions.bias, gated) if biased else gated
-
-
-def gate_of_parts(biased: bool, function: Function | None) -> Function:
-    """The function of a complex sum whose real part is the gate."""
-
-    def gated(total: torch.Tensor) -> torch.Tensor:
-        return total.imag * (function(total.real) if function is not None else total.real)
-
-    return functions.chain(functions.bias, gated) if biased else gated
 
 
 class Fused(torch.nn.Module):
@@ -132,7 +100,8 @@ class Fused(torch.nn.Module):
         """Make the functions: the last step of a constructor."""
         function = activation(self.activation)
         self._made: dict[str, Any] = {
-            **self._functions(function), "_activated": activated(function), "_is_eager": is_eager(function),
+            **self._functions(function), "_is_eager": is_eager(function),
+            "_activated": function if function is not None else lambda value: value,
         }
         self.__dict__.update(self._made)
 
@@ -164,7 +133,10 @@ class Fused(torch.nn.Module):
         return x.dtype is torch.float64 or is_dynamo_compiling() or not shortened()
 
     def _activation_text(self) -> str:
-        return "" if self.activation is None else f", activation={activation_text(self.activation)}"
+        """The activation as `extra_repr` shows it."""
+        given = self.activation
+        shown = repr(given) if isinstance(given, str) else getattr(given, "__name__", repr(given))
+        return "" if given is None else f", activation={shown}"
 
 
 class Weighted(Fused):

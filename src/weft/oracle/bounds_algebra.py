@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -20,9 +19,7 @@ from weft import algebra as ready
 from weft.algebra import Algebra
 from weft.errors import UnsupportedError
 from weft.oracle.sums import Factor, reduced
-
-if TYPE_CHECKING:
-    from weft.spec.notation import Label
+from weft.spec.notation import Label
 
 _PICKING = (ready.max_plus, ready.min_plus, ready.max_times, ready.min_max, ready.max_min, ready.or_and)
 _LOG_ULPS = 4.0  # of one logaddexp, in units of the larger of its result and 1

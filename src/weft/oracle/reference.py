@@ -1,4 +1,4 @@
-"""The oracle: what a contraction means, computed the plain way in wide types.
+"""The oracle: what a contraction means, and a permutation, computed the plain way in wide types.
 
     D = epilogue(alpha * sum over k of a_fn(A) * b_fn(B) + beta * c_fn(C))
     D = epilogue(reduce(reduce over k of combine(a_fn(A), b_fn(B)), c_fn(C)))
@@ -38,14 +38,14 @@ from weft.oracle.arguments import (
     stored,
 )
 from weft.oracle.sums import AuxValues, Read, aligned, reduced, simplified, source, sum_of_products
-from weft.spec.aux_operands import read_modes
-from weft.spec.contraction import summed
-from weft.spec.dtypes import NARROW, asked_types, read_types, results_of, sum_type
+from weft.planner.request import HOOKS, Request
+from weft.spec.contraction import read_modes, summed
+from weft.spec.dtypes import NARROW, asked_types, read_dtype, read_types, results_of, sum_type
 from weft.spec.notation import Label, Notation, expand, from_sequences, label_text, parse, terms_of
+from weft.spec.permutation import checked_extents, permutation_extents
 
 if TYPE_CHECKING:
-    from weft.planner.request import Request
-    from weft.planner.schedule import AuxTensors, Scalar
+    from weft.planner.schedule import AuxTensors, PermutationLaunch, Scalar
     from weft.spec import Contraction
 
 Function: TypeAlias = Callable[..., Any]
@@ -136,7 +136,7 @@ def contract(
 
 def launcher(request: Request, contraction: Contraction) -> Callable[..., None]:
     """The oracle as a backend: the launch of a plan that chooses nothing."""
-    a_fn, b_fn, c_fn, epilogue = request.functions.raw
+    hooks: dict[str, Any] = dict(zip(HOOKS, request.functions.raw, strict=True))
     arithmetic = request.arithmetic
     terms = {named.name: named.term for named in request.named}
     named = [each for each in contraction.aux if each.kind != "output"]
@@ -164,10 +164,7 @@ def launcher(request: Request, contraction: Contraction) -> Callable[..., None]:
             out=(d, *(x for x in outputs if x is not None)) if outputs else d,
             precision=arithmetic.product,
             accumulate=arithmetic.accumulate,
-            a_fn=a_fn,
-            b_fn=b_fn,
-            c_fn=c_fn if contraction.c is not None else None,
-            epilogue=epilogue,
+            **hooks,
             operands={each.name: (terms[each.name], x) for each, x in aux_args if x is not None},
             indices=indices,
             algebra=request.raw_algebra or "plus_times",
@@ -183,11 +180,11 @@ def wide(values: torch.Tensor) -> torch.Tensor:
     return values.to(torch.float64 if values.is_floating_point() else torch.int64)
 
 
-def read_equation(equation: Equation, ranks: Sequence[int]) -> Notation:
+def read_equation(equation: Equation, ranks: Sequence[int], new_labels: bool = False) -> Notation:
     if isinstance(equation, str):
-        equation = parse(equation)
+        equation = parse(equation, new_labels=new_labels)
     elif not isinstance(equation, Notation):
-        equation = from_sequences(*terms_of(equation))
+        equation = from_sequences(*terms_of(equation), new_labels=new_labels)
     return expand(equation, ranks)
 
 
@@ -315,3 +312,81 @@ def _default_accumulator(
     if product not in NARROW:
         return torch.int64
     return sum_type(product, results_of(asked, torch.promote_types(a.dtype, b.dtype)), count)
+
+
+# -- permutations ------------------------------------------------------------------------------------------------------
+
+
+def permute(
+    equation: Equation,
+    x: Any,
+    *,
+    extents: Mapping[Label, int] | None = None,
+    fn: Function | None = None,
+    alpha: Scalar = 1.0,
+    beta: Scalar = 0.0,
+    out: torch.Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    """The permutation of `x` in plain torch; arguments mean what they mean for `weft.permute`.
+
+    Where something is computed it is computed in float64, complex128 or int64, and so is the result unless `out_dtype`
+    or `out` says otherwise; what is only moved keeps its type.
+
+    >>> import torch
+    >>> permute("aab->ba", torch.arange(8).reshape(2, 2, 2))
+    tensor([[0, 6],
+            [1, 7]])
+    """
+    x, alpha, beta = operand("x", x), factor_of("alpha", alpha), factor_of("beta", beta)
+    notation = read_equation(equation, [x.ndim], new_labels=True)
+    given = checked_extents(extents) if extents is not None else {}
+    check_places(out)
+    found = permutation_extents(notation, x.shape, given, None if out is None else out.shape)
+    check_places(out, tuple(found[label] for label in notation.output))
+    if out_dtype is not None:
+        out_dtype = read_dtype("out_dtype", out_dtype)
+    computed = fn is not None or alpha != 1 or beta != 0
+    check_room(x.device, x.element_size() * math.prod(found[label] for label in notation.output))
+    # The labels of extent 1 that this drops come back where the values are expanded.
+    read = source(notation.inputs[0], x, reader(None, fn, keep=False), {}, found)
+    values = read.values if computed else read.stored
+    values = aligned(read.term, values, notation.output).expand([found[label] for label in notation.output])
+    if computed:
+        values = times(alpha, values)
+    if beta != 0:
+        if out is None:
+            raise ShapeError(f"beta={beta!r} adds to out, and there is none")
+        values = values + times(beta, wide(out))
+    if out is not None:
+        return out.copy_(values)
+    return values.to(out_dtype or values.dtype, copy=True).resolve_conj().contiguous()
+
+
+def permute_launcher(request: Request) -> PermutationLaunch:
+    """The oracle as a backend for permutations."""
+    extents = request.extents
+
+    def launch(x: torch.Tensor, c: torch.Tensor | None, d: torch.Tensor, alpha: Scalar, beta: Scalar) -> None:
+        x = x.conj() if request.conjugate[0] else x
+        if c is not None and c is not d:
+            d.copy_(c)
+        permute(request.moved, x, extents=extents, fn=request.functions.raw[0], alpha=alpha, beta=beta, out=d)
+
+    return launch
+
+
+def square_(matrices: torch.Tensor, alpha: Scalar = 1) -> None:
+    """Square matrices (batch, n, n) transposed in place and scaled, by way of a copy."""
+    values = matrices.transpose(1, 2)
+    matrices.copy_(times(alpha, wide(values)) if alpha != 1 else values.clone())
+
+
+def rectangular_(matrices: torch.Tensor, alpha: Scalar = 1) -> None:
+    """Dense row-major matrices (batch, rows, columns) transposed in place and scaled, to (batch, columns, rows)."""
+    batch, rows, columns = matrices.shape
+    step = matrices.stride(2)
+    values = matrices.transpose(1, 2)
+    values = times(alpha, wide(values)) if alpha != 1 else values.clone()
+    strides = (matrices.stride(0), rows * step, step)
+    matrices.as_strided((batch, columns, rows), strides, matrices.storage_offset()).copy_(values)

@@ -16,24 +16,22 @@ import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 
 from weft.base.log import log
 from weft.errors import AccuracyError, UnsupportedError
-from weft.fn.triton_function import is_triton_function
+from weft.fn.pointwise import is_triton_function
 from weft.oracle.bounds import expectation
 from weft.oracle.bounds_algebra import check_known
 from weft.oracle.elements import every_index
 from weft.oracle.judgement import as_held, judged
 from weft.oracle.reference import contract, wide
+from weft.planner.request import HOOKS, Request, Results
+from weft.planner.schedule import Scalar
 from weft.spec.contraction import summed
 from weft.spec.notation import Label, label_text
-
-if TYPE_CHECKING:
-    from weft.planner.request import Request, Results
-    from weft.planner.schedule import Scalar
 
 SAMPLED = 256  # elements of D
 FEWEST = 16  # of them, however long the sums are
@@ -191,13 +189,12 @@ class _Problem:
             else:
                 indices[named.name] = named.term[0]
         arithmetic = request.arithmetic
-        a_fn, b_fn, c_fn, epilogue = request.functions.raw
         options: dict[str, Any] = {
             "c": c.gathered(sample, sample.labels, mark)[0] if c is not None else None,
             "alpha": alpha, "beta": beta, "accumulate": arithmetic.accumulate,
             "out_dtype": (request.d_dtype, *request.outputs) if request.outputs else request.d_dtype,
             "precision": _precision(request),
-            "a_fn": a_fn, "b_fn": b_fn, "c_fn": c_fn, "epilogue": epilogue,
+            **dict(zip(HOOKS, request.functions.raw, strict=True)),
             "operands": aux_args, "indices": indices, "algebra": request.raw_algebra or "plus_times",
             "promote": request.promote,
         }  # fmt: skip

@@ -23,8 +23,7 @@ from weft.planner.target import check_backend
 from weft.spec import Label
 from weft.spec.arguments import read_flag
 from weft.spec.contraction import Arithmetic
-from weft.spec.dtypes import read_types
-from weft.spec.type_names import read_dtype
+from weft.spec.dtypes import read_dtype, read_types
 
 OutDtype = torch.dtype | tuple[torch.dtype | None, ...] | None
 Functions = tuple[Callable[..., Any] | None, ...]

@@ -17,8 +17,7 @@ from weft.fn.algebra import TracedAlgebra
 from weft.planner.schedule import Schedule, Target
 from weft.planner.target import target_of
 from weft.spec import Arithmetic, Aux, Contraction, Label, Layout, Notation, canonical
-from weft.spec.aux_operands import AuxInput
-from weft.spec.contraction import class_modes, mode_extents, mode_strides, summed
+from weft.spec.contraction import AuxInput, class_modes, mode_extents, mode_strides, summed
 from weft.spec.dtypes import NARROW, fits_int32, value_type
 from weft.spec.notation import Broadcast
 from weft.spec.permutation import Permutation, canonical_modes

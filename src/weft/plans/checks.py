@@ -16,7 +16,7 @@ from weft.errors import DTypeError, FunctionError, ShapeError, UnsupportedError
 from weft.planner.request import Results
 from weft.planner.schedule import Scalar
 from weft.spec import Layout
-from weft.spec.aux_operands import AuxInput, read_modes
+from weft.spec.contraction import AuxInput, read_modes
 from weft.spec.dtypes import dtype_name
 from weft.spec.memory import overlaps_itself, reach, same_memory, share_memory
 from weft.spec.notation import term_text

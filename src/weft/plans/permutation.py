@@ -16,7 +16,7 @@ from weft.base.arrays import Array, as_result, as_tensor, like
 from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced, outside_graphs
 from weft.base.memory import new_tensor
 from weft.errors import DTypeError, UnsupportedError, call_context
-from weft.oracle.permuting import permute_launcher
+from weft.oracle.reference import permute_launcher
 from weft.planner.request import Request
 from weft.planner.schedule import NewTensor, Scalar
 from weft.plans.base import PlanBase, Variant

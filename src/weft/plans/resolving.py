@@ -15,9 +15,8 @@ from weft.planner.options import Options, OutDtype
 from weft.planner.request import HOOKS, Functions, Request, hook_types
 from weft.planner.target import resolve_backend, target_of
 from weft.plans.checks import check_devices, reject_gradient
-from weft.spec import Label, Layout, Notation, aux_operands
-from weft.spec.aux_operands import AuxInput
-from weft.spec.contraction import Arithmetic, mode_extents, summed
+from weft.spec import Label, Layout, Notation, contraction
+from weft.spec.contraction import Arithmetic, AuxInput, mode_extents, summed
 from weft.spec.dtypes import FP8, dtype_name, resolve, result_type, results_of, storage_type
 from weft.spec.notation import expand, label_text
 
@@ -89,15 +88,15 @@ def _named(
             raise FunctionError(f"'{name}' is given both as an operand and as an index")
     functions = dict(zip(HOOKS, options.functions, strict=True))
     bound = bind(functions, [*options.operands, *options.indices])
-    known = {name: aux_operands.coordinate(name, label, extents) for name, label in options.indices.items()}
+    known = {name: contraction.coordinate(name, label, extents) for name, label in options.indices.items()}
     for name, (modes, tensor) in options.operands.items():
         reject_gradient(f"operand '{name}'", tensor)
-        term = aux_operands.read_modes(name, modes, tensor.dim())
-        known[name] = aux_operands.operand(name, term, Layout.of(tensor), extents)
+        term = contraction.read_modes(name, modes, tensor.dim())
+        known[name] = contraction.operand(name, term, Layout.of(tensor), extents)
     reach = dict(zip(HOOKS, (*notation.inputs, notation.output, notation.output), strict=True))
     for hook, taken in bound.items():
         for name in taken:
-            aux_operands.check_reach(known[name], hook, _TENSORS[hook], tuple(dict.fromkeys(reach[hook])))
+            contraction.check_reach(known[name], hook, _TENSORS[hook], tuple(dict.fromkeys(reach[hook])))
     order = dict.fromkeys(name for taken in bound.values() for name in taken)
     return tuple(known[name] for name in order), bound
 

@@ -22,7 +22,7 @@ from weft.base.arrays import grad_mode
 from weft.errors import UnsupportedError
 from weft.fn import trace
 from weft.machine.shortage import causes_of, is_of_memory, is_shortage
-from weft.oracle import permuting, reference
+from weft.oracle import reference
 from weft.oracle.bounds import expectation
 from weft.oracle.judgement import error_over_bound
 from weft.oracle.problem import memory_of
@@ -37,8 +37,7 @@ from weft.selftest.cases import INEXACT, InPlaceCase, Trial
 from weft.spec import Contraction, Layout, canonical, parse
 from weft.spec.contraction import class_modes
 from weft.spec.dtypes import resolve
-from weft.spec.permutation import Permutation, canonical_modes
-from weft.spec.transpose import InPlace
+from weft.spec.permutation import InPlace, Permutation, canonical_modes
 from weft.testing import Guarded, poisoned, random_operand
 
 SEED = 1
@@ -110,7 +109,7 @@ class ContractionProblem(TrialProblem):
 class PermutationProblem(TrialProblem):
     def __init__(self, case: PermuteCase, device: torch.device) -> None:
         x = random_operand(case.shape, case.dtype, SEED, integers=True)
-        wanted = permuting.permute(case.equation, x, fn=FUNCTIONS[case.fn] if case.fn else None, out_dtype=case.d_dtype)
+        wanted = reference.permute(case.equation, x, fn=FUNCTIONS[case.fn] if case.fn else None, out_dtype=case.d_dtype)
         super().__init__([x], poisoned(case.d_shape, case.d_dtype), wanted, None, device)
         self.description = permutation_of(case, Layout.of(self.inputs[0]), Layout.of(self.result))  # type: ignore[arg-type]
 
@@ -126,7 +125,7 @@ class InPlaceProblem(TrialProblem):
         place.tensor.copy_(random_operand(case.shape, case.dtype, SEED, integers=True))
         after = place.tensor.clone()
         square = case.shape[1] == case.shape[2]
-        (permuting.square_ if square else permuting.rectangular_)(after)
+        (reference.square_ if square else reference.rectangular_)(after)
         super().__init__([], place, after, None, device)
         self.description = InPlace.of(self.result, (1, 2))
 

@@ -26,7 +26,7 @@ from weft.base.arguments import read_device
 from weft.base.arrays import as_tensor
 from weft.base.figures import nearest
 from weft.errors import ArgumentError, UnsupportedError, WeftError, call_context
-from weft.spec.type_names import read_dtype
+from weft.spec.dtypes import read_dtype
 
 Reader = Callable[[str, Any], Any]
 Call = TypeVar("Call", bound=Callable[..., Any])

@@ -55,7 +55,7 @@ def merged(modes: list[Mode]) -> list[Mode]:
     for mode in modes:
         for at, outer in enumerate(found):
             if together(outer, mode):
-                found[at] = _merge(outer, mode)
+                found[at] = Mode(outer.labels + mode.labels, outer.extent * mode.extent, outer.role, mode.strides)
                 break
         else:
             found.append(mode)
@@ -67,7 +67,3 @@ def together(outer: Mode, inner: Mode) -> bool:
     return outer.role is inner.role and all(
         far == near * inner.extent for far, near in zip(outer.strides, inner.strides, strict=True)
     )
-
-
-def _merge(outer: Mode, inner: Mode) -> Mode:
-    return Mode(outer.labels + inner.labels, outer.extent * inner.extent, outer.role, inner.strides)

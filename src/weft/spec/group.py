@@ -101,12 +101,9 @@ def group_table(
     """
     count, read = len(shapes[0]), _reading(form)
     extents, steps = np.concatenate(shapes, 1), np.concatenate(strides, 1)
-    if len(read.again) and (extents[:, read.again[:, 0]] != extents[:, read.again[:, 1]]).any():
-        joined = extents.copy()
-        for (at, other), label in zip(read.again.tolist(), read.labels, strict=True):
-            _join(form, joined[:, at], extents[:, other], label)
-    else:
-        joined = extents
+    joined = extents.copy()
+    for at, other, label in read.again:
+        _join(form, joined[:, at], extents[:, other], label)
     steps = np.where(extents == 1, 0, steps)
     for at, other in read.diagonals:
         steps[:, at] += steps[:, other]
@@ -157,8 +154,7 @@ class _GroupReading(NamedTuple):
     and B, and of D's strides, in that order."""
 
     words: Numbers
-    again: Numbers  # columns of extents that are one mode's: the first, and a further one
-    labels: tuple[Label, ...]  # of those modes
+    again: tuple[tuple[int, int, Label], ...]  # columns of extents that are one mode's, the first and a further one
     diagonals: tuple[tuple[int, int], ...]  # columns of strides that one tensor has along one mode
     output: Numbers  # columns of D's extents
     sides: Numbers  # the first mode of each side
@@ -173,7 +169,7 @@ def _reading(form: GroupForm) -> _GroupReading:
     again, diagonals = [], []
     for at, label in enumerate(every):
         if known.setdefault(label, at) != at:
-            again.append((known[label], at))
+            again.append((known[label], at, label))
     for start, term in ((0, first), (len(first), second)):
         diagonals += [(start + term.index(x), start + at) for at, x in enumerate(term) if term.index(x) != at]
     words = [0, 0, 1]
@@ -184,9 +180,8 @@ def _reading(form: GroupForm) -> _GroupReading:
         for start, term in zip(starts, (first, second, notation.output), strict=True):
             words.append(start + term.index(label) if label in term else 0)
     return _GroupReading(
-        np.array(words), np.array(again, np.int64).reshape(-1, 2), tuple(every[at] for _, at in again),
-        tuple(diagonals), np.array([known[label] for label in notation.output], np.int64),
-        np.cumsum([0, *form.counts[:-1]]),
+        np.array(words), tuple(again), tuple(diagonals),
+        np.array([known[label] for label in notation.output], np.int64), np.cumsum([0, *form.counts[:-1]]),
     )  # fmt: skip
 
 

@@ -36,7 +36,7 @@ import torch
 from weft.base.figures import nearest
 from weft.errors import WeftError
 from weft.selftest.case import PermuteCase
-from weft.spec.type_names import find_dtype
+from weft.spec.dtypes import find_dtype
 from weft_bench import cases
 from weft_bench.cases import Case, layout
 from weft_bench.cases.cascades import CascadeCase, cascades

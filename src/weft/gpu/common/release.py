@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from weft.planner.registry import triton_version
-from weft.spec.type_names import NAMES
+from weft.spec.dtypes import NAMES
 
 _INSTALLED = triton_version() or "0.0"
 RELEASE = tuple(int(part) for part in _INSTALLED.split(".")[:2])

@@ -11,9 +11,8 @@ import torch
 
 from weft.blocks import BlockTensor
 from weft.blocks import contract as contract_blocks
-from weft.groups.chain import chain
 from weft.groups.grouped import plan_grouped
-from weft.groups.operator_sum import OperatorSum
+from weft.groups.operators import OperatorSum, chain
 from weft_bench.cases.small import SmallCase
 from weft_bench.peers.registry import Call, Prepared, Way
 from weft_bench.small import (

@@ -6,7 +6,7 @@ fastest for its extents. What is best differs from shape to shape.
     weft.chain("pq,bqc,cr->bpr", G, X, M)
 """
 
-from weft.groups.chain import chain
+from weft.groups.operators import chain
 
 
 def run(g, x, m, y):
