@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import weft
-import weft.hooks.tree
+import weft.hooks.libraries
 from weft.algebra import find, plus_times_mod
 from weft.api.lookup import find_plan
 from weft.networks.steps import StepOptions
@@ -154,7 +154,7 @@ def _tree() -> Any:
 
 
 def network_of(tree: Any, **options: Any) -> Any:
-    return weft.hooks.tree._network(tree, [A, B, C], options)
+    return weft.hooks.libraries._network(tree, [A, B, C], options)
 
 
 @pytest.mark.keeps

@@ -195,18 +195,15 @@ def _copied(to: torch.Tensor, source: torch.Tensor) -> None:
 
 def as_rows(tensor: torch.Tensor) -> tuple[int, int, int] | None:
     """A tensor as rows of contiguous elements: how many, elements of each, elements from one to the next; None else."""
-    dims = [(extent, stride) for extent, stride in zip(tensor.shape, tensor.stride(), strict=True) if extent != 1]
-    length = 1
-    while dims and dims[-1][1] == length:
-        length *= dims.pop()[0]
-    if not dims:
-        return 1, length, length
-    pitch = dims[-1][1]
-    count = dims[-1][0]
-    dims.pop()
-    while dims and dims[-1][1] == pitch * count:
-        count *= dims.pop()[0]
-    return (count, length, pitch) if not dims and pitch >= length else None
+    runs: list[tuple[int, int]] = []  # dimensions that follow one another without a gap as one, the innermost first
+    for extent, stride in reversed([*zip(tensor.shape, tensor.stride(), strict=True)]):
+        if runs and stride == runs[-1][0] * runs[-1][1]:
+            runs[-1] = runs[-1][0] * extent, runs[-1][1]
+        elif extent != 1:
+            runs.append((extent, stride))
+    length = runs.pop(0)[0] if runs and runs[0][1] == 1 else 1
+    count, pitch = runs[0] if runs else (1, length)
+    return (count, length, pitch) if len(runs) < 2 and pitch >= length else None
 
 
 def _copy_rows(

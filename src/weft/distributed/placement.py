@@ -130,11 +130,7 @@ def held(label: Label, extent: int, places: Places, mesh: Sequence[int], coordin
 
 def coordinates(rank: int, mesh: Sequence[int]) -> tuple[int, ...]:
     """Where a rank stands in the mesh: ranks count row by row."""
-    found: list[int] = []
-    for extent in reversed(mesh):
-        found.append(rank % extent)
-        rank //= extent
-    return tuple(reversed(found))
+    return tuple([rank // math.prod(mesh[line + 1 :]) % extent for line, extent in enumerate(mesh)])
 
 
 @dataclass(frozen=True)
@@ -259,21 +255,17 @@ class RankProblem:
 
 def runs_of(spans: Sequence[Span]) -> Iterator[Span]:
     """Neighbouring spans of one length, evenly spaced, as one run; empty ones are left out, and end a run."""
-    found: list[list[Span]] = [[]]
+    run: Span | None = None
     for span in spans:
-        last = found[-1]
-        if not span.extent:
-            found.append([])
-        elif not last or (span.extent == last[0].extent and (
-            len(last) == 1 or span.start - last[-1].start == last[1].start - last[0].start
-        )):
-            last.append(span)
-        else:
-            found.append([span])
-    for group in found:
-        if group:
-            step = group[1].start - group[0].start if len(group) > 1 else 0
-            yield group[0]._replace(times=len(group), step=step)
+        if run is not None:
+            step = span.start - run.start - (run.times - 1) * run.step  # from the last one of the run
+            if span.extent == run.extent and (run.times == 1 or step == run.step):
+                run = run._replace(times=run.times + 1, step=step)
+                continue
+            yield run
+        run = span if span.extent else None
+    if run is not None:
+        yield run
 
 
 @dataclass(frozen=True)

@@ -230,30 +230,22 @@ def said_of(
     options: Mapping[str, Any],
 ) -> Hashable | None:  # fmt: skip
     """All that a call says on this rank; `over` are its group and mesh. None for what cannot be distinguished."""
-    prints = fingerprints(tuple(options.get(name) for name in HOOKS))
+    prints = fingerprints(tuple(map(options.get, HOOKS)))
     if prints is None or type(options.get("algebra", "")) is not str:
         return None
     try:
-        tensors = tuple((_facts(one), is_dtensor(one) and tuple(one.placements)) for one in (a, b))
-        operands = tuple(
-            (name, _frozen(modes), _facts(tensor)) for name, (modes, tensor) in (options.get("operands") or {}).items()
-        )
-        others = tuple(
-            (name, _frozen(value)) for name, value in sorted(options.items()) if name not in (*HOOKS, "operands")
-        )
+        operands = options.get("operands") or {}
+        tensors = [a, b, *(tensor for _, tensor in operands.values())]
+        facts = [(x.shape, x.dtype, x.device, is_dtensor(x) and x.placements) for x in tensors]
+        others = {name: one for name, one in options.items() if name not in HOOKS}
+        others["operands"] = {name: modes for name, (modes, _) in operands.items()}
         named = equation if isinstance(equation, str) else read_notation(equation)
         fitted = fitted_link(ranks, a.device) if link is None else link
-        said = (
-            _frozen(over), ranks.timeout, named, tensors, _frozen(placements), fitted, prints, operands, others,
-        )  # fmt: skip
+        said: Hashable = _frozen((over, ranks.timeout, named, facts, placements, fitted, prints, others))
         hash(said)
     except (TypeError, ValueError, AttributeError, WeftError):  # it is refused where all ranks read it
         return None
     return said
-
-
-def _facts(tensor: Any) -> tuple[Any, ...]:
-    return tuple(tensor.shape), tensor.dtype, tensor.device
 
 
 def _frozen(value: Any) -> Any:

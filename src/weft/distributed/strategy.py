@@ -86,10 +86,8 @@ class Strategy:
     @cached_property
     def summed(self) -> Places:
         """The placement of D when its sums are complete."""
-        found = [None if self.problem.is_reduced(label) else label for label in self.split]
-        for each in self.reductions:
-            found[each.line] = each.target
-        return tuple(found)
+        targets = {each.line: each.target for each in self.reductions}
+        return tuple([targets.get(line, label) for line, label in enumerate(self.split)])
 
     @cached_property
     def leaving(self) -> TensorRoute:
@@ -113,14 +111,14 @@ class Strategy:
         """Ways to move a, b, D's "sums" over ranks, and a finished "d"."""
         label, leaving = self.loop, self.leaving
         found: dict[str, Way] = {name: _way(route, label) for name, route in self.routes.items()}
-        if found["a"] == found["b"] == "pieces" and self._line_extent("a") != self._line_extent("b"):
+        if found["a"] == found["b"] == "pieces" and self._among("a") != self._among("b"):
             found["b"] = "ahead"
         found["sums"] = "still" if not self.reductions else self._sums_way()
         found["d"] = _way(leaving, label)
         pieces = [name for name, way in found.items() if way == "pieces"]
         if "d" in pieces and len(pieces) > 1:  # D's pieces are shares of this rank's range, theirs of all ranks' chunks
             found["d"] = "ahead"
-        if "sums" in pieces and len(pieces) > 1 and self._scattered() != self._line_extent(pieces[0]):
+        if "sums" in pieces and len(pieces) > 1 and self._among("sums") != self._among(pieces[0]):
             found["sums"] = "ahead"
         if "pieces" in (found["a"], found["b"], found["sums"]):  # a part is no range of the label then
             found = {name: "ahead" if way == "range" else way for name, way in found.items()}
@@ -137,30 +135,21 @@ class Strategy:
             return "range"
         return "pieces" if len(targets) == 1 else "ahead"
 
-    def _line_extent(self, name: str) -> int:
-        return self.problem.mesh[self.routes[name].moves[0].line]
-
-    def _scattered(self) -> int:
-        return self.problem.mesh[self.reductions[0].line]
+    def _among(self, name: str) -> int:
+        """The number of ranks among which an operand moves, or "sums" are made."""
+        return self.problem.mesh[(self.reductions if name == "sums" else self.routes[name].moves)[0].line]
 
     @property
     def pieces(self) -> int:
         """The number of ranks whose chunks share each part; 1 where a part is a range."""
-        ways = self.ways
-        for name in ("a", "b"):
-            if ways[name] == "pieces":
-                return self._line_extent(name)
-        return self._scattered() if ways["sums"] == "pieces" else 1
+        return next((self._among(name) for name in ("a", "b", "sums") if self.ways[name] == "pieces"), 1)
 
     @property
     def own_first(self) -> str | None:
         """The operand of which a rank contracts its own piece while the first part of the others' travels."""
-        ways = self.ways
-        moving = [name for name in ("a", "b") if ways[name] == "pieces"]
-        if len(moving) != 1 or ways["sums"] in BY_PARTS or ways["d"] in BY_PARTS:
-            return None
-        other = "b" if moving[0] == "a" else "a"
-        return moving[0] if ways[other] in ("still", "ahead") else None
+        by_parts = [name for name, way in self.ways.items() if way in BY_PARTS]
+        alone = by_parts in (["a"], ["b"]) and self.ways[by_parts[0]] == "pieces"
+        return by_parts[0] if alone else None
 
     def part(self, step: int, rank: int) -> tuple[Span, ...]:
         """The spans of the loop's label that part `step` has on `rank`, in the order of the ranks whose they are."""
@@ -190,9 +179,7 @@ def _way(route: TensorRoute, label: Label | None) -> Way:
     """How a tensor moves in a loop over `label`."""
     if not route.moves:
         return "still"
-    if label is None or route.term.count(label) != 1:
-        return "ahead"
-    if route.shape[route.term.index(label)] == 1:
+    if label is None or route.term.count(label) != 1 or route.shape[route.term.index(label)] == 1:
         return "ahead"
     moves = route.moves
     if any(route.target[move.line] == label for move in moves):  # the ranks that meet have other ranges of it
@@ -215,7 +202,9 @@ def strategies(problem: RankProblem) -> Iterator[Strategy]:
         labels: list[Label | None] = [
             label for label in problem.labels if problem.extents[label] > 1 and (label in wanted or not wanted)
         ]
-        if problem.d.places[line] is None and not _reduced_places(problem, line):
+        # Where an operand is split by a reduced label, its sum would come in another order on each rank.
+        reduced = any(problem.is_reduced(tensor.places[line]) for tensor in (problem.a, problem.b))
+        if problem.d.places[line] is None and not reduced:
             labels.append(None)
         options.append(labels)
     found = [split for split in product(*options) if _sound(problem, split)]
@@ -237,11 +226,6 @@ def looped(first: Strategy) -> Iterator[Strategy]:
             if parts == 1 and found.own_first is None:
                 continue
             yield found
-
-
-def _reduced_places(problem: RankProblem, line: int) -> bool:
-    """Whether an operand is split there by a reduced label: its sum would come in another order on each rank."""
-    return any(problem.is_reduced(tensor.places[line]) for tensor in (problem.a, problem.b))
 
 
 def _sound(problem: RankProblem, split: Places) -> bool:

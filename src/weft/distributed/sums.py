@@ -8,7 +8,7 @@ its last part where the reduced mode comes by parts.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -19,7 +19,7 @@ from weft.api.selection import INDEX
 from weft.base.figures import counted
 from weft.distributed.lanes import Token, done, noted
 from weft.distributed.link import all_reduce, all_to_all, own_operation, reduce_scatter
-from weft.distributed.moves import padded, stacked
+from weft.distributed.moves import gathered, padded, stacked
 from weft.distributed.placement import LocalBlock, Span, Spans, chunk
 from weft.distributed.ranks import Ranks
 from weft.distributed.strategy import BY_PARTS, LoopStep, RankReduction
@@ -42,7 +42,8 @@ class RankSums:
         self.reducing, self.moving = self.strategy.ways["sums"], self.strategy.ways["d"]
         self.by_parts = self.label is not None and self.label in self.term
         self.split, self.summed = call.spans(self.strategy.split), call.spans(self.strategy.summed)
-        self.contractions = max(1, sum(len(step.runs) for step in call.steps)) if self.label is not None else 1
+        several = self.label is not None and not self.by_parts
+        self.contractions = max(1, sum(len(step.runs) for step in call.steps)) if several else 1  # of each sum
         self.done = 0
         self.partial: list[LocalBlock] | None = None  # sums that go on from part to part, where they are not D itself
         self.whole: list[LocalBlock] | None = None  # D, where its parts do not go anywhere on their own
@@ -54,20 +55,14 @@ class RankSums:
 
     def compute(self, at: int, step: LoopStep, blocks: Mapping[str, LocalBlock]) -> None:
         """All contractions of one part."""
-        out = self._target(at, step)
-        if self.label is None:
-            self._contract(blocks, out, {}, True, True)
-        elif self.by_parts:
-            for run in step.runs:
-                self._contract(blocks, out, {self.label: run}, True, True)
-        else:
-            runs = step.runs
-            if at == len(self.call.steps) - 1 and not self.done and not runs:
-                first = self.split[self.label].start
-                runs = (Span(first, first),)  # nothing to sum: D is what that makes
-            for run in runs:
-                self.done += 1
-                self._contract(blocks, out, {self.label: run}, self.done == 1, self.done == self.contractions)
+        out, label, alone = self._target(at, step), self.label, self.contractions == 1
+        runs: list[dict[Label, Span]] = [{}] if label is None else [{label: run} for run in step.runs]
+        if not (runs or self.done or self.by_parts) and at == len(self.call.steps) - 1:
+            first = self.split[label].start
+            runs = [{label: Span(first, first)}]  # nothing to sum: D is what that makes
+        for each in runs:
+            self.done += 1
+            self._contract(blocks, out, each, alone or self.done == 1, alone or self.done == self.contractions)
 
     def _contract(
         self, blocks: Mapping[str, LocalBlock], out: Sequence[LocalBlock], runs: dict[Label, Span],
@@ -87,7 +82,7 @@ class RankSums:
 
     def _going_on(self, out: Sequence[LocalBlock]) -> Sequence[LocalBlock]:
         """Where sums go on: in D itself, if it has their type."""
-        if self.by_parts or self.contractions == 1 or self.work.types == (self.work.sum_type,):
+        if self.contractions == 1 or self.work.types == (self.work.sum_type,):
             return out
         if self.partial is None:
             tensor = torch.empty(out[0].tensor.shape, dtype=self.work.sum_type, device=self.call.device)
@@ -202,9 +197,8 @@ class RankSums:
             return (tensor,)
         # As many bytes as in a ring: each rank reduces a piece, and all gather the pieces.
         flat = tuple([padded(tensor.reshape(-1), line.size * -(-count // line.size)) for tensor in tensors])
-        gathered = [stacked(part.contiguous(), line, self._what(self.gathering, line))
-                    for part in self._reduce_scatter(flat, line)]  # fmt: skip
-        return tuple([each.view(-1)[:count].view(shape) for each in gathered])
+        what = self._what(self.gathering, line)
+        return tuple([gathered(part, 0, count, line, what).view(shape) for part in self._reduce_scatter(flat, line)])
 
     def _operation(self) -> Any | None:
         """The collectives' own operation, where they have one."""
@@ -258,40 +252,33 @@ class RankSums:
 
     def _leave(self, at: int, step: LoopStep, tensors: list[torch.Tensor], after: Token) -> None:
         """Put a finished part's way to where it stays on the lane."""
-        work = partial(self._gather_pieces if self.moving == "pieces" else self._gather_range, step, tensors)
+        work = partial(self._gather, step, tensors)
         what = f"D: {self.strategy.leaving.said()}, part {step.part}"
         self.leaving[at] = self.call.lane.put(what, at, work, [after]), tensors
 
-    def _gather_range(self, step: LoopStep, tensors: Sequence[torch.Tensor]) -> None:
-        call, label = self.call, self.label
-        span = step.spans[0]
-        route = self.strategy.leaving.without(label, span.extent)
-        places = call.spans(call.problem.d.places)
-        have = {**places, label: span}
-        want = {one: _common(have[one], places[one]) for one in self.term}
-        for tensor, place in zip(tensors, call.in_results(want), strict=True):
-            place.copy_(call.block(call.moved(route, tensor), have).cut(want)[0])
-
-    def _gather_pieces(self, step: LoopStep, tensors: Sequence[torch.Tensor]) -> None:
-        call, label = self.call, self.label
-        assert step.part is not None
-        dim = self.term.index(label)
-        line = call.lines[self.strategy.leaving.moves[0].line]
-        _, spans = self.strategy.leaving_pieces(step.part, call.rank)
-        rows = max(span.extent for span in spans)
-        places = call.spans(call.problem.d.places)
-        finished = call.spans(call.finished_as)
-        others = {one: _common(finished[one], places[one]) for one in self.term if one != label}
+    def _gather(self, step: LoopStep, tensors: Sequence[torch.Tensor]) -> None:
+        """The indices that stay here, of all that comes, into their places."""
+        call, places = self.call, self.call.spans(self.call.problem.d.places)
         for at, tensor in enumerate(tensors):
-            part = padded(tensor.movedim(dim, 0), rows)
-            if not part.numel():
-                continue
-            whole = stacked(part, line, f"all-gather of D, part {step.part}")
-            for piece, span in zip(whole, spans, strict=True):
-                if span.extent:
-                    place = call.in_results({**places, **others, label: span})[at]
-                    value = piece[: span.extent].movedim(0, dim)  # of other labels the ranks of the line keep their own
-                    place.copy_(call.block(value, finished).cut(others)[0])
+            for piece, have in self._arrived(step, tensor):
+                want = {one: _common(have[one], places[one]) for one in self.term}
+                call.in_results(want)[at].copy_(call.block(piece, have).cut(want)[0])
+
+    def _arrived(self, step: LoopStep, tensor: torch.Tensor) -> Iterator[tuple[torch.Tensor, Spans]]:
+        """A part of D that was moved, or that of every rank of the line: with the indices that each has."""
+        call, label, leaving = self.call, self.label, self.strategy.leaving
+        if self.moving == "range":
+            span = step.spans[0]
+            moved = call.moved(leaving.without(label, span.extent), tensor)
+            yield moved, {**call.spans(call.problem.d.places), label: span}
+            return
+        assert step.part is not None
+        dim, line = self.term.index(label), call.lines[leaving.moves[0].line]
+        _, spans = self.strategy.leaving_pieces(step.part, call.rank)
+        part = padded(tensor.movedim(dim, 0), max(span.extent for span in spans))
+        finished = call.spans(call.finished_as)  # of other labels the ranks of the line keep their own
+        for piece, span in zip(stacked(part, line, f"all-gather of D, part {step.part}"), spans, strict=True):
+            yield piece[: span.extent].movedim(0, dim), {**finished, label: span}
 
     def end(self) -> None:
         """Move what does not go by parts: sums over ranks, then D; and wait for all that is on its way."""

@@ -10,9 +10,7 @@ opt_einsum needs nothing of this: ``backend="weft"`` finds `weft.tensordot`, `we
 same word works wherever autoray looks for functions of a backend by name.
 """
 
-from weft.hooks.arrays import register, to_backend
-from weft.hooks.chemistry import pyscf
-from weft.hooks.tree import contract_tree, cotengra, implementing
+from weft.hooks.libraries import contract_tree, cotengra, implementing, pyscf, register, to_backend
 
 register()
 

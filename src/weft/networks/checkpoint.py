@@ -187,7 +187,7 @@ def identity_of(network: NetworkPlan) -> dict[str, str]:
         "shapes of operands": shortened(",".join(str(operand.shape) for operand in graph.operands)),
         "types": shortened(", ".join(dtype_name(network.whole_dtypes[node]) for node in sorted(network.whole_dtypes))),
         "labels": digest((graph.terms, graph.output, graph.extents)),
-        "path": digest((network.path, network.folded.given)),
+        "path": digest((network.whole.path, network.folded.given)),
         "slices": f"{network.tree.slices} over {_sliced(network.tree)}",
         "functions": digest(_functions(network)),
         "precision": f"{options.precision}, {options.accumulate}",

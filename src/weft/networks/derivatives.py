@@ -169,25 +169,20 @@ def contractions_of(plan: NetworkPlan) -> Contractions:
         return Contractions(plan)
     whole = kept_whole(tree, plan.functions)
 
-    def fits(each: Tree) -> bool:
-        return _kept(each, plan.dtypes) + plan.result_bytes <= limit
+    def needed(each: Tree) -> int:
+        sizes = [each.size(step.node) * plan.dtypes[step.node].itemsize for step in each.steps]
+        return sum(sizes) + 2 * max(sizes, default=0) + plan.result_bytes
 
-    while not fits(tree):
+    while (needs := needed(tree)) > limit:
         more = [tree.with_slices((*tree.sliced, label)) for label in sliceable(tree, whole)]
         if not more:
-            needed = _kept(tree, plan.dtypes) + plan.result_bytes
             raise WorkspaceError(
                 f"memory_limit is {limit} bytes ({si(limit, 'B')}); going back through the network needs "
-                f"{needed} bytes ({si(needed, 'B')}) with all that may be sliced"
+                f"{needs} bytes ({si(needs, 'B')}) with all that may be sliced"
             )
-        tree = min(more, key=lambda each: (_kept(each, plan.dtypes), each.slices))
+        tree = min(more, key=lambda each: (needed(each), each.slices))
     added = set(tree.sliced) - set(plan.tree.sliced)
-    return Contractions(plan, lengthened(tree, added, fits, plan.model))
-
-
-def _kept(tree: Tree, dtypes: Mapping[int, torch.dtype]) -> int:
-    sizes = [tree.size(step.node) * dtypes[step.node].itemsize for step in tree.steps]
-    return sum(sizes) + 2 * max(sizes, default=0)
+    return Contractions(plan, lengthened(tree, added, lambda each: needed(each) <= limit, plan.model))
 
 
 def _reduced(algebra: Algebra | None, partial: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -64,25 +64,19 @@ def arena(
         return Arena(dict(zip(sizes, accumulate(sizes.values(), initial=0), strict=False)), total, False)
     lives = _lives(tree, sizes)
     capacity = most_alive(sizes, lives)
-    found = _by_size(sizes, lives, [], {})
+    places: dict[int, int] = {}
+    found = Arena(places, place_by_size(sizes, lives, [], places), True)
     if found.size > capacity:
         other = _from_both_ends(tree, sizes, lives, capacity)
         found = other if other is not None and other.size < found.size else found
     return found
 
 
-def _by_size(
-    sizes: Mapping[int, int], lives: Mapping[int, tuple[int, int]], placed: list[Placed], places: dict[int, int]
-) -> Arena:
-    """Offsets of blocks, the largest first, each as low as possible around those that are `placed`."""
-    return Arena(places, place_by_size(sizes, lives, placed, places), True)
-
-
 def _from_both_ends(
     tree: Tree, sizes: Mapping[int, int], lives: Mapping[int, tuple[int, int]], capacity: int
 ) -> Arena | None:
     """Large ones in the order of time, each at the other end than the larger of the two that it is made of; then the
-    rest. None where a large one does not fit.
+    rest, the largest first, each as low as possible. None where a large one does not fit.
 
     In a chain of large intermediates each meets its two neighbours alone, and so no more than two are stored there at
     once.
@@ -100,13 +94,7 @@ def _from_both_ends(
         high = places.get(larger) == 0
         low = (free[-1][1] or 0) - sizes[node] if high else free[0][0]
         place(placed, places, node, low, sizes[node], lives[node])
-    return _by_size(sizes, lives, placed, places)
-
-
-def least(tree: Tree, dtypes: Mapping[int, torch.dtype]) -> int:
-    """Bytes that are alive at once, at most: what an arena takes at least."""
-    sizes = _sizes(tree, dtypes)
-    return most_alive(sizes, _lives(tree, sizes))
+    return Arena(places, place_by_size(sizes, lives, placed, places), True)
 
 
 def _lives(tree: Tree, sizes: Mapping[int, int]) -> dict[int, tuple[int, int]]:
@@ -182,7 +170,8 @@ def read_slices(tree: Tree, slices: Any) -> tuple[int, ...]:
 
 def held(tree: Tree, dtypes: Mapping[int, torch.dtype], result_memory: ResultMemory) -> int:
     """Bytes that a call holds at once in addition to operands: intermediates, the result, and what is needed for it."""
-    return least(tree, dtypes) + result_memory.bytes(tree)
+    sizes = _sizes(tree, dtypes)
+    return most_alive(sizes, _lives(tree, sizes)) + result_memory.bytes(tree)  # what an arena takes at least
 
 
 def fitted_slices(

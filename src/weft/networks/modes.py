@@ -116,11 +116,9 @@ class ModesPlan:
 
     def size(self, labels: Iterable[int], places: Places) -> int:
         """Elements of a tensor of these labels on the rank that has most; each label is split once at most."""
-        found, extents = 1, self.tree.graph.extents
+        extents = self.tree.graph.extents
         ranks = {mode: self.mesh[line] for line, mode in enumerate(places) if mode is not None}
-        for label in labels:
-            found *= -(-extents[label] // ranks[label]) if label in ranks else extents[label]
-        return found
+        return math.prod([-(-extents[label] // ranks.get(label, 1)) for label in labels])
 
     # -- time ----------------------------------------------------------------------------------------------------------
 

@@ -33,7 +33,7 @@ from weft.networks.memory import fitted_slices
 from weft.networks.modes import Modes, ModesPlan, ModesRun, Prices
 from weft.networks.order import Orders, orders_of
 from weft.networks.plan import NetworkPlan, kept_whole
-from weft.networks.shared import NetworkCall, agreed_network, call_with_checkpoint, call_with_group, end_together
+from weft.networks.shared import NetworkCall, call_with_checkpoint, call_with_group, end_together
 from weft.networks.tree import Model, Tree, TreeStep
 from weft.networks.work import Slices
 from weft.plans.intermediates import WIDER
@@ -269,7 +269,7 @@ WAYS = ("slices", "modes", "auto")
 
 
 def call_at_length(
-    given: NetworkCall, over: tuple[Any, Any, Any], folder: Any, every: float, run: Callable[[Slices], Any]
+    given: NetworkCall, over: tuple[Any, Any, Any], run: Callable[[Slices], Any]
 ) -> tuple[Any, torch.Tensor]:
     """The outcome of a call that ranks share or of which a checkpoint is kept, and where its result is.
 
@@ -278,38 +278,24 @@ def call_at_length(
     if not given.network.tree.steps:
         raise UnsupportedError("a network of one operand has no slices: call it without group and checkpoint")
     group, way, link = over
-    if way != "slices" and (made := _call_by_modes(given, group, way, link, folder)) is not None:
+    if way != "slices" and (made := _call_by_modes(given, group, way, link)) is not None:
         return made, made
-    call: Slices
-    if group is None:
-        call, place = call_with_checkpoint(given, folder, every)
-    else:
-        call, place = call_with_group(given, group, folder, every)
+    call, place = call_with_checkpoint(given) if group is None else call_with_group(given, group)
     return run(call), place
 
 
-def _call_by_modes(given: NetworkCall, group: Any, way: Any, link: Any, checkpoint: Any) -> torch.Tensor | None:
+def _call_by_modes(given: NetworkCall, group: Any, way: Any, link: Any) -> torch.Tensor | None:
     """This rank's side of a call; the result. None where `way` is "auto" and slices are what is taken."""
-    if _refused(given.network, group, way, checkpoint):
+    if _refused(given, group, way):
         return None
     ranks, network = ranks_of(group, None), given.network
-    name = f"a call of {network!r}"
     key = f"{way} {ranks.name} {shape_of(group, None, ranks)} {link}"
     known = given.plans.get(key)
     if isinstance(known, ModesRun) and known.ranks.group is not ranks.group:
         known = None  # of a group that is gone, whose name another one has
-
-    def read() -> tuple[list[torch.Tensor], torch.Tensor]:
-        found = given.read()
-        ranks.backend(network.settings.device)
-        return found
-
-    def same(_: Any) -> dict[str, str]:
-        about = {"distribute": way, "kind of device": network.settings.device.type}
-        return about if known is not None else identity_of(network) | about
-
-    operands, place = agreed_network(ranks, name, read, same)
-    if known is None:
+    new = known is None
+    operands, place, _ = given.agreed(ranks, lambda _: identity_of(network) if new else {}, {"distribute": way})
+    if new:
         known = given.plans[key] = _planned(network, ranks, group, way, link)
     if not isinstance(known, ModesRun):
         return None
@@ -319,19 +305,19 @@ def _call_by_modes(given: NetworkCall, group: Any, way: Any, link: Any, checkpoi
             known.run(operands, place)
     except Exception as error:  # what fails on some ranks is raised on all
         outcome, failed = "stopped" if isinstance(error, RankError) else "failed", error
-    end_together(outcome, failed, ranks, f"the end of {name}")
+    end_together(outcome, failed, ranks, f"the end of {given.name}")
     return place
 
 
-def _refused(network: NetworkPlan, group: Any, way: Any, checkpoint: Any) -> bool:
+def _refused(given: NetworkCall, group: Any, way: Any) -> bool:
     """Whether the call has what goes with slices alone, which "modes" refuses."""
     if way not in WAYS:
         raise ArgumentError(f"distribute={way!r} is none of {', '.join(map(repr, WAYS))}")
     if group is None:
         raise ArgumentError(f"distribute={way!r} is for the ranks of a group: pass group=")
-    settings = network.settings
+    settings = given.network.settings
     asked = {
-        "checkpoint": checkpoint is not None, "strip_exponent": settings.strip_exponent,
+        "checkpoint": given.folder is not None, "strip_exponent": settings.strip_exponent,
         "check_finite": settings.check_finite,
     }  # fmt: skip
     found = [name for name, is_asked in asked.items() if is_asked]

@@ -64,12 +64,12 @@ class Network(Generic[Returned]):
     @property
     def path(self) -> tuple[tuple[int, int], ...]:
         """The path, as `opt_einsum` has it: places in a list from which operands go and to whose end results come."""
-        return self.plan.path
+        return self.plan.whole.path
 
     @property
     def slices(self) -> tuple[Any, ...]:
         """The labels that are sliced, as the caller named them; empty where nothing is."""
-        return self.plan.slices
+        return tuple(self.plan.tree.graph.names[label] for label in self.plan.tree.sliced)
 
     @property
     def memory(self) -> int:
@@ -261,9 +261,12 @@ class Network(Generic[Returned]):
         checkpoint: Any, every: float,
     ) -> Any:  # fmt: skip
         """A call that ranks share, or of which a checkpoint is kept."""
-        from weft.networks.modes_call import NetworkCall, call_at_length
+        from weft.networks.modes_call import call_at_length
+        from weft.networks.shared import NetworkCall, check_interval
 
         def read() -> tuple[list[torch.Tensor], torch.Tensor]:
+            if checkpoint is not None:
+                check_interval(every)
             found = read_tensors(self.plan, tensors)
             if changed is not None or self._changes is not None:
                 raise UnsupportedError("reuse keeps every intermediate in memory: without group and checkpoint")
@@ -273,8 +276,8 @@ class Network(Generic[Returned]):
 
         with call_context(lambda: self._described(tensors)):
             folder = None if checkpoint is None else read_path("checkpoint", checkpoint)
-            given = NetworkCall(self.plan, read, self.work, self._shared)
-            found, place = call_at_length(given, over, folder, every, self._sliced_call)
+            given = NetworkCall(self.plan, read, self.work, self._shared, folder, every)
+            found, place = call_at_length(given, over, self._sliced_call)
         result = result_of(tensors, out, place)
         return (result, found[1]) if self.plan.settings.strip_exponent else result
 

@@ -230,16 +230,6 @@ class NetworkPlan:
         return tuple([self.tree.graph.extents[label] for label in self.orders[node]])
 
     @property
-    def path(self) -> tuple[tuple[int, int], ...]:
-        """The path, as `opt_einsum` has it: places in a list from which operands go and to whose end results come."""
-        return self.whole.path
-
-    @property
-    def slices(self) -> tuple[Any, ...]:
-        """The labels that are sliced, as the caller named them; empty where nothing is."""
-        return tuple(self.tree.graph.names[label] for label in self.tree.sliced)
-
-    @property
     def dtype(self) -> torch.dtype:
         """The type of the result."""
         return self.dtypes[self.tree.root]

@@ -67,22 +67,22 @@ class NetworkProgram:
         views = self.views(tensors)
         self._conjugated = frozenset(leaf for leaf, tensor in enumerate(views) if tensor.is_conj())
         self._strips_exponents, self._watch = plan.settings.strip_exponent, watch_of(plan)
+        self._first_peak = tree.root + 1  # the place of the first peak among values
         if self._strips_exponents:
             check_floating("the result", plan.dtype)
         base = self._allocated()
         values = self.values_in(base)
         for leaf, tensor in enumerate(views):
             values[leaf] = least_aligned(tensor, tree.graph.terms[leaf], self._sliced)
-        inner = [step for step in tree.steps if step.node != tree.root]
+        inner = [step for step in tree.ordered if step.node != tree.root]
         if len(inner) >= FEWEST:
             name, target = self._described(values), target_of("triton", self.device)
             known = [step for step in inner if step.node not in plan.functions]  # a function may be anything
             compile_side_by_side(name, target, lambda: [wanted(*self._request(step, values)) for step in known])
         calls = {step.node: prepared(*self._request(step, values)) for step in inner}
         self.calls: dict[int, ContractionCall] = calls
-        order = [step for step in tree.ordered if step.node != tree.root]
-        self.once = [calls[step.node] for step in order if step.node in tree.once]
-        self.each = [calls[step.node] for step in order if step.node not in tree.once]
+        self.once = [calls[step.node] for step in inner if step.node in tree.once]
+        self.each = [calls[step.node] for step in inner if step.node not in tree.once]
         self._root = next(step for step in tree.steps if step.node == tree.root)
         self._last: dict[Any, ContractionCall] = {}
         self.base: Any = None  # the arena that is kept
@@ -140,8 +140,8 @@ class NetworkProgram:
         if self.replay is not None:
             return partial(self.run, tensors, out)
         values, lock = self.values(tensors, self.values_in(self._allocated())), RLock()
-        steps = [call.bound(values) for call in self.each]
-        steps.append(self.last_call(values, out, None, True).bound(values, out))
+        values[self._root.node] = out
+        steps = [call.bound(values) for call in (*self.each, self.last_call(values, out, None, True))]
 
         def run() -> None:
             with lock:
@@ -197,10 +197,8 @@ class NetworkProgram:
 
     def prepared_calls(self) -> Iterator[tuple[ContractionCall, int]]:
         """Every step that was prepared, with the number of times that a call of the network runs it."""
-        slices = len(self.slices)
         yield from ((call, 1) for call in self.once)
-        yield from ((call, slices) for call in self.each)
-        yield from ((call, slices) for call in self._last.values())
+        yield from ((call, len(self.slices)) for call in (*self.each, *self._last.values()))
 
     def cut(self, values: Sequence[Any]) -> dict[int, torch.Tensor]:
         """Operands of which a slice sees a part."""
@@ -224,21 +222,13 @@ class NetworkProgram:
 
     def values_in(self, base: torch.Tensor) -> list[Any]:
         """Nodes with the intermediates' places in an arena whose bytes are `base`."""
-        plan, tree = self.plan, self.plan.tree
-        values: list[Any] = [None] * (tree.root + 1)
-        for step in tree.steps:
-            if step.node != tree.root:
-                values[step.node] = plan.arena.tensor(
-                    base, step.node, plan.shape(step.node), plan.dtypes[step.node]
-                )
+        plan = self.plan
+        values: list[Any] = [None] * (plan.tree.root + 1)
+        for node in plan.arena.places:
+            values[node] = plan.arena.tensor(base, node, plan.shape(node), plan.dtypes[node])
         if not self._strips_exponents:
             return values
         return [*values, *new_peaks([plan.dtypes[node] for node in range(len(values))], self.device)]
-
-    @property
-    def _first_peak(self) -> int:
-        """The place of the first peak among values."""
-        return self.plan.tree.root + 1
 
     def last_call(
         self, values: Sequence[Any], place: torch.Tensor, c: torch.Tensor | None, finish: bool,

@@ -9,7 +9,7 @@ and Stability of Numerical Algorithms, section 3.1.)"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -56,7 +56,7 @@ def report(network: NetworkPlan, program: Any = None) -> dict[str, Any]:
         "labels": len(network.graph.extents),
         "hyper_edges": [network.graph.text((label,)) for label in network.graph.hyper()],
         "source": network.source,
-        "path": [list(pair) for pair in network.path],
+        "path": [list(pair) for pair in network.whole.path],
         "sliced": [tree.graph.text((label,)) for label in tree.sliced],
         "stretches": list(tree.stretches),
         "slices": tree.slices,
@@ -309,10 +309,9 @@ def growth(network: NetworkPlan) -> tuple[float, float]:
     return found - 1.0, low
 
 
-def _steps(network: NetworkPlan) -> list[tuple[float, float]]:
+def _steps(network: NetworkPlan) -> Iterator[tuple[float, float]]:
     """The error that each step may bring into a product: relative to its magnitude, and by underflow."""
     tree, asked = network.tree, network.asked
-    found = []
     for step in tree.steps:
         a, b = network.dtypes[step.left], network.dtypes[step.right]
         options = asked.of(a, b)
@@ -325,15 +324,14 @@ def _steps(network: NetworkPlan) -> list[tuple[float, float]]:
         relative += 2.5 * max(SHORTENED.get(arithmetic.precision, 0.0), rounded)
         relative += FP8_LOSS if arithmetic.product in FP8 else 0.0
         stored = network.dtypes[step.node]
-        found.append((relative + epsilon(stored) / 2, count * smallest(arithmetic.accumulate) + smallest(stored)))
+        yield relative + epsilon(stored) / 2, count * smallest(arithmetic.accumulate) + smallest(stored)
     if not tree.steps:  # the sums of one operand
         (term,), dtype = tree.graph.terms, network.dtype
         count = tree.graph.size(set(term) - set(tree.graph.output))
-        found.append(((count + 2) * (epsilon(dtype) + epsilon(torch.float64)), count * smallest(dtype)))
+        yield (count + 2) * (epsilon(dtype) + epsilon(torch.float64)), count * smallest(dtype)
     if tree.slices > 1:
         stored = network.dtypes[tree.root]
-        found.append(((tree.slices + 2) * epsilon(stored), tree.slices * smallest(stored)))
-    return found
+        yield (tree.slices + 2) * epsilon(stored), tree.slices * smallest(stored)
 
 
 def _magnitudes(network: NetworkPlan, operands: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -15,6 +15,7 @@ import heapq
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
@@ -81,11 +82,7 @@ def shares(numbers: Sequence[int], paces: Sequence[Pace]) -> list[list[int]]:
         counts[rank] += 1
         pace = paces[rank]
         heapq.heapreplace(turns, (pace.once + (counts[rank] + 1) * pace.slice, rank))
-    found, at = [], 0
-    for count in counts:
-        found.append(list(numbers[at : at + count]))
-        at += count
-    return found
+    return [list(numbers[stop - count : stop]) for count, stop in zip(counts, accumulate(counts), strict=True)]
 
 
 class ResultPart(NamedTuple):
@@ -145,69 +142,90 @@ def left(slices: int, files: Sequence[Saved]) -> list[int]:
     return [number for number in range(slices) if number not in gone]
 
 
+Identity = dict[str, str]  # what must be equal on all ranks, by name
+
+
 @dataclass(frozen=True)
 class NetworkCall:
-    """A call of a network: how its operands are read, and what its slices are."""
+    """A call of a network: how its operands are read, what its slices are, and where what is done of it is kept."""
 
     network: NetworkPlan
     read: Callable[[], tuple[list[torch.Tensor], torch.Tensor]]  # the operands and the place of the result, checked
     work: Callable[[Sequence[torch.Tensor], torch.Tensor, Collection[int]], SliceWork]  # of these, and of partial sums
     plans: dict[str, Any]  # of the network, by the name of a process group, or by how it is distributed over one
+    folder: Any  # of a checkpoint, where there is one
+    every: float  # seconds between its states
+
+    @property
+    def name(self) -> str:
+        return f"a call of {self.network!r}"
+
+    def agreed(
+        self, ranks: Ranks, identity: Callable[[list[torch.Tensor]], Identity], about: Identity
+    ) -> tuple[list[torch.Tensor], torch.Tensor, Identity]:
+        """Operands, place and identity, read on every rank; of paths that differ the error says what helps.
+
+        `identity` is of operands, `about` is what is said of the call besides.
+        """
+        device = self.network.settings.device
+
+        def read() -> tuple[list[torch.Tensor], torch.Tensor, Identity]:
+            operands, place = self.read()
+            ranks.backend(device)
+            return operands, place, identity(operands)
+
+        try:
+            return ranks.agreed(self.name, read, lambda found: found[2] | about | {"kind of device": device.type})
+        except ShapeError as error:
+            if str(error).startswith(("path differs", "slices differs")):
+                raise ShapeError(
+                    f"{error}. Searches for paths may end differently: give every rank the path of one, optimize=..."
+                ) from error
+            raise
 
 
-def call_with_checkpoint(given: NetworkCall, path: Any, every: Any) -> tuple[Slices, torch.Tensor]:
+def call_with_checkpoint(given: NetworkCall) -> tuple[Slices, torch.Tensor]:
     """A call of this process alone, that goes on from what the checkpoint has; and where its result goes."""
-    _check(every)
-    network = given.network
+    network, slices = given.network, given.network.tree.slices
     operands, place = given.read()
-    slices = network.tree.slices
-    checkpoint = Checkpoint(path, identity_of(network) | values_of(network, operands), slices)
+    checkpoint = Checkpoint(given.folder, identity_of(network) | values_of(network, operands), slices)
     files = checkpoint.found()
     work = given.work(operands, place, range(slices // network.tree.summed))
     remaining = left(slices, files)
     call = Slices(work, remaining, before=slices - len(remaining))
     if remaining or len(files) != 1:  # else all is in one file already
-        call.take_up(checkpoint, 0, checkpoint.next_run(), files, every)
+        call.take_up(checkpoint, 0, checkpoint.next_run(), files, given.every)
     else:
         work.absorb(checkpoint.read(files[0].name))
     return call, place
 
 
-def call_with_group(given: NetworkCall, group: Any, path: Any, every: Any) -> tuple[SlicesOverRanks, torch.Tensor]:
+def call_with_group(given: NetworkCall, group: Any) -> tuple[SlicesOverRanks, torch.Tensor]:
     """This rank's side of a call of all ranks of a group; and where its result goes.
 
     Ranks agree at a network's first call with a group, and where there is a checkpoint. From then on only its operands
     may be wrong, on some ranks: that is said at the end of the slices, as what goes wrong in them is.
     """
-    network, plan = given.network, given.plans.get(str(getattr(group, "group_name", "")))
-    if plan is not None and plan.ranks.group is group and path is None:
+    network, folder, plan = given.network, given.folder, given.plans.get(str(getattr(group, "group_name", "")))
+    if plan is not None and plan.ranks.group is group and folder is None:
         return _known_call(given, plan)
     ranks = ranks_of(group, None)
     shape_of(group, None, ranks)  # a mesh is all ranks of it
-    name = f"a call of {network!r}"
 
-    def read() -> tuple[list[torch.Tensor], torch.Tensor, dict[str, str]]:
-        if path is not None:
-            _check(every)
-        operands, place = given.read()
-        ranks.backend(network.settings.device)
-        identity = identity_of(network) | ({} if path is None else values_of(network, operands))
-        return operands, place, identity
+    def identity(operands: list[torch.Tensor]) -> Identity:
+        return identity_of(network) | ({} if folder is None else values_of(network, operands))
 
-    def same(found: tuple[Any, Any, dict[str, str]]) -> dict[str, str]:
-        return found[2] | {"checkpoint": str(path), "kind of device": network.settings.device.type}
-
-    operands, place, identity = agreed_network(ranks, name, read, same)
-    checkpoint = None if path is None else Checkpoint(path, identity, network.tree.slices)
-    plan = SharedPlan.of(network, ranks, *_looked(ranks, checkpoint, name))
+    operands, place, found = given.agreed(ranks, identity, {"checkpoint": str(folder)})
+    checkpoint = None if folder is None else Checkpoint(folder, found, network.tree.slices)
+    plan = SharedPlan.of(network, ranks, *_looked(ranks, checkpoint, given.name))
 
     def begin() -> SlicesOverRanks:
         made = SlicesOverRanks(given, plan, operands, place)
         if checkpoint is not None:
-            made.take_up(checkpoint, ranks.rank, plan.run, plan.files[ranks.rank :: ranks.size], every)
+            made.take_up(checkpoint, ranks.rank, plan.run, plan.files[ranks.rank :: ranks.size], given.every)
         return made
 
-    call = ranks.agreed(f"the begin of {name}", begin)
+    call = ranks.agreed(f"the begin of {given.name}", begin)
     if checkpoint is None:
         given.plans[str(ranks.group.group_name)] = plan
     return call, place
@@ -299,18 +317,6 @@ class _Stopped(Exception):
     """Another rank has stopped."""
 
 
-def agreed_network(ranks: Ranks, name: str, read: Callable[[], Any], same: Callable[[Any], dict[str, str]]) -> Any:
-    """Agreement at the begin of a call; of paths that differ the error says what helps."""
-    try:
-        return ranks.agreed(name, read, same)
-    except ShapeError as error:
-        if str(error).startswith(("path differs", "slices differs")):
-            raise ShapeError(
-                f"{error}. Searches for paths may end differently: give every rank the path of one, optimize=..."
-            ) from error
-        raise
-
-
 def end_together(outcome: str, error: BaseException | None, ranks: Ranks, end: str) -> None:
     """Go on where all ranks are done; else raise what has kept one from it, on every rank. `end` names the place."""
     every = ranks.exchanged(end, outcome)
@@ -339,6 +345,7 @@ def _looked(ranks: Ranks, checkpoint: Checkpoint | None, name: str) -> tuple[lis
     return [Saved(*file) for file in files], run
 
 
-def _check(every: Any) -> None:
+def check_interval(every: Any) -> None:
+    """`ArgumentError` for a `checkpoint_every` that is no number of seconds."""
     if isinstance(every, bool) or not isinstance(every, (int, float)) or not every >= 0:
         raise ArgumentError(f"checkpoint_every is a number of seconds, not {every!r}")

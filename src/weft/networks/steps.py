@@ -85,9 +85,9 @@ class ContractionCall(NamedTuple):
         aux = (tuple([values[place] for place in self.aux]),) if self.aux else ()
         self.launch(values[self.left], values[self.right], c, d, self.one, beta, *aux)
 
-    def bound(self, values: Sequence[Any], place: Any = None) -> BoundCall:
-        """The step bound to the values of its nodes; `place`: where its result goes, by default the node's value."""
-        place = values[self.node] if place is None else place
+    def bound(self, values: Sequence[Any]) -> BoundCall:
+        """The step bound to the values of its nodes."""
+        place = values[self.node]
         arguments = (values[self.left], values[self.right], None, place, self.one, self.zero)
         return BoundCall(self.plan.request.text, self.launch, arguments, place)
 

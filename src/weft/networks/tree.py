@@ -100,15 +100,9 @@ class Tree:
     @property
     def path(self) -> tuple[tuple[int, int], ...]:
         """The path as `opt_einsum` has it: places in a list from which operands go and to whose end results come."""
-        left = list(range(self.leaves))
-        found = []
-        for step in sorted(self.steps, key=lambda step: step.node):
-            places = sorted((left.index(step.left), left.index(step.right)))
-            for place in reversed(places):
-                del left[place]
-            left.append(step.node)
-            found.append((places[0], places[1]))
-        return tuple(found)
+        from opt_einsum.paths import ssa_to_linear
+
+        return tuple([(first, second) for first, second in ssa_to_linear(self.pairs)])
 
     @cached_property
     def slices(self) -> int:

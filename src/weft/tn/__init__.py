@@ -5,10 +5,9 @@ those of an operator (left, out, in, right); the outermost bonds have extent 1.
 """
 
 from weft.tn.operator import MPO, heisenberg, heisenberg_bond, ising, ising_bonds
-from weft.tn.peps import PepsNorm, peps_norm
 from weft.tn.state import MPS
-from weft.tn.sweeps import DmrgResult, TebdResult, dmrg, tebd
-from weft.tn.update import Split, TwoSite, split, two_site_update
+from weft.tn.sweeps import DmrgResult, PepsNorm, TebdResult, dmrg, peps_norm, tebd
+from weft.tn.tensors import Split, TwoSite, split, two_site_update
 
 __all__ = [
     "MPO",

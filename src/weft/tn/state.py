@@ -14,7 +14,7 @@ from weft.blocks.weights import relative
 from weft.errors import ArgumentError, ShapeError
 from weft.spec.arguments import reads
 from weft.tn.operator import MPO, as_operator, check_chain, site_leg
-from weft.tn.tensors import conj, contract, edge, norm, qr, scalar, split
+from weft.tn.tensors import contract, edge, norm, qr, scalar, split_at
 
 
 class MPS:
@@ -180,7 +180,7 @@ class MPS:
         if not 0 <= bond < len(self) - 1:
             raise ArgumentError(f"bond {bond} of {counted(len(self) - 1, 'bond')}")
         tensor = self.copy().canonicalize(bond).tensors[bond]
-        values = split(tensor, 2, None, 0.0, "right")[1]
+        values = split_at(tensor, 2, None, 0.0, "right")[1]
         weights = relative(values)
         return torch.special.entr(weights / weights.sum()).sum().to(values.dtype)
 
@@ -218,7 +218,7 @@ class MPS:
     def _between(self, operator: MPO) -> torch.Tensor:
         if len(self) != len(operator):
             raise ShapeError(f"an operator of {counted(len(operator), 'site')} on a state of {len(self)}")
-        left = left_edge(self, operator)
+        left = outside(self, operator, 0)
         for tensor, piece in zip(self.tensors, operator.tensors, strict=True):
             left = grow_left(left, tensor, piece)
         return scalar(left)
@@ -229,34 +229,29 @@ def _step(left: Any, tensor: Any, matrix: torch.Tensor | None = None, bra: Any =
     half = contract("ab,bsr->asr", left, tensor)
     if matrix is not None:
         half = contract("ps,asr->apr", matrix, half)
-    return contract("asr,asq->qr", half, conj(tensor if bra is None else bra))
+    return contract("asr,asq->qr", half, (tensor if bra is None else bra).conj())
 
 
 def _closed(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     return contract("ab,ab->", left, right)
 
 
-def left_edge(psi: MPS, operator: MPO) -> Any:
-    """The environment (bra, operator, ket) before the first site."""
-    ket, piece = psi.tensors[0], operator.tensors[0]
-    return edge(ket, [(ket, 0, False), (piece, 0, True), (ket, 0, True)])
-
-
-def right_edge(psi: MPS, operator: MPO) -> Any:
-    """The environment (bra, operator, ket) behind the last site."""
-    ket, piece = psi.tensors[-1], operator.tensors[-1]
-    return edge(ket, [(ket, 2, False), (piece, 3, True), (ket, 2, True)])
+def outside(psi: MPS, operator: MPO, at: int) -> Any:
+    """The environment (bra, operator, ket) before the first site, where `at` is 0, or behind the last, where it is -1:
+    it has the outer modes of their tensors, the first or the last."""
+    ket, piece = psi.tensors[at], operator.tensors[at]
+    return edge(ket, [(ket, at, False), (piece, at, True), (ket, at, True)])
 
 
 def grow_left(left: Any, tensor: Any, piece: Any) -> Any:
     """The environment (bra, operator, ket) with one more site on its right."""
     half = contract("awl,lsr->awsr", left, tensor)
     half = contract("awsr,wpsv->apvr", half, piece)
-    return contract("apvr,apb->bvr", half, conj(tensor))
+    return contract("apvr,apb->bvr", half, tensor.conj())
 
 
 def grow_right(right: Any, tensor: Any, piece: Any) -> Any:
     """The environment (bra, operator, ket) with one more site on its left."""
     half = contract("bvr,lsr->bvls", right, tensor)
     half = contract("bvls,wpsv->bpwl", half, piece)
-    return contract("bpwl,apb->awl", half, conj(tensor))
+    return contract("bpwl,apb->awl", half, tensor.conj())

@@ -1,6 +1,7 @@
 """Sweeps over the bonds of a chain: DMRG with two sites at a time (S. R. White 1992; U. Schollwoeck, arXiv:1008.3477,
 section 6), and TEBD, a state's evolution by gates on bonds (G. Vidal, arXiv:quant-ph/0310089), in Trotter steps of
-second order."""
+second order. And over the rows of a rectangle: norms of projected entangled pair states, by a boundary state that takes
+in row after row (F. Verstraete, J. I. Cirac, arXiv:cond-mat/0407066)."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ from weft.blocks import ChargedTensor
 from weft.errors import ArgumentError, ShapeError
 from weft.spec.arguments import reads
 from weft.tn.operator import MPO, common
-from weft.tn.state import MPS, grow_left, grow_right, left_edge, right_edge
-from weft.tn.tensors import contract, norm, scaled, split, vector, with_vector
+from weft.tn.state import MPS, grow_left, grow_right, outside
+from weft.tn.tensors import contract, norm, qr, scaled, split_at, vector, with_vector
 
 
 class DmrgResult(NamedTuple):
@@ -48,7 +49,7 @@ def dmrg(
     dtype = common([state.tensors[0].dtype, *(piece.dtype for piece in operator.tensors)])
     psi = MPS([tensor.to(dtype) for tensor in state.tensors], state.center).canonicalize(0)
     psi.tensors[0] = scaled(psi.tensors[0], 1 / norm(psi.tensors[0]))
-    lefts, rights = [left_edge(psi, operator)], [right_edge(psi, operator)]
+    lefts, rights = [outside(psi, operator, 0)], [outside(psi, operator, -1)]
     for at in range(len(psi) - 1, 1, -1):
         rights.append(grow_right(rights[-1], psi.tensors[at], operator.tensors[at]))
     energies: list[float] = []
@@ -89,7 +90,7 @@ def _update(
         return vector(contract("apqxr,bxr->apqb", value, right))
 
     energy, elements = lowest(apply, vector(theta), krylov)
-    u, values, v, error = split(with_vector(theta, elements), 2, max_bond, cutoff, "right" if rightwards else "left")
+    u, values, v, error = split_at(with_vector(theta, elements), 2, max_bond, cutoff, "right" if rightwards else "left")
     rest = 1 / torch.linalg.vector_norm(values)
     psi.tensors[at], psi.tensors[at + 1] = (u, scaled(v, rest)) if rightwards else (scaled(u, rest), v)
     psi.center = at + 1 if rightwards else at
@@ -205,9 +206,91 @@ def _layer(
         psi.canonicalize(at if rightwards else at + 1)
         theta = contract("lsm,mtr->lstr", psi.tensors[at], psi.tensors[at + 1])
         theta = contract("lstr,pqst->lpqr", theta, gates[at])
-        left, values, right, error = split(theta, 2, max_bond, cutoff, "right" if rightwards else "left")
+        left, values, right, error = split_at(theta, 2, max_bond, cutoff, "right" if rightwards else "left")
         rest = 1 / norm(values) if normalize else 1
         left, right = (left, scaled(right, rest)) if rightwards else (scaled(left, rest), right)
         psi.tensors[at], psi.tensors[at + 1] = left, right
         psi.center = at + 1 if rightwards else at
         errors.append(error)
+
+
+class PepsNorm(NamedTuple):
+    """<psi|psi> = ``mantissa * 10**exponent``, and the largest truncation error met on the way."""
+
+    mantissa: float
+    exponent: float
+    error: float
+
+
+@reads("tn.peps_norm")
+def peps_norm(
+    tensors: Sequence[Sequence[torch.Tensor]], *, max_bond: int | None = None, cutoff: float = 0.0
+) -> PepsNorm:
+    """<psi|psi> of a PEPS on a rectangle.
+
+    `tensors`: rows of tensors (up, left, down, right, site); those at the border have outer bonds of 1. Each
+    row is contracted onto a boundary state, whose bonds are cut by SVDs with `max_bond` and `cutoff` (see `split`): by
+    default nothing is cut, and bonds grow with the power of the rows. The result comes with a power of ten, as norms of
+    many sites leave the range of any type.
+
+    Raises `ShapeError` that names the site where bonds do not fit.
+    """
+    _check_rectangle(tensors)
+    scale, worst = 0.0, 0.0
+    first = tensors[0][0]
+    boundary = [first.new_ones(1, 1, 1, 1) for _ in tensors[0]]  # (left, ket, bra, right)
+    for row in tensors:
+        boundary = [_onto(old, new) for old, new in zip(boundary, row, strict=True)]
+        boundary, error, power = _compressed(boundary, max_bond, cutoff)
+        scale, worst = scale + power, max(worst, error)
+    total = first.new_ones(1, 1)
+    for tensor in boundary:  # by now ket and bra have extents of 1
+        total = contract("ab,bkqr->ar", total, tensor)
+    return PepsNorm(float(total.real[0, 0]), scale, worst)
+
+
+def _onto(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+    """One site of the boundary with the site below it: (left, ket, bra, right), all horizontal bonds in one."""
+    half = contract("xuvy,uldrs->xvylrds", old, new)
+    both = contract("xvylrds,vmefs->xlmdeyrf", half, new.conj())
+    x, l, m, d, e, y, r, f = both.shape
+    return both.reshape(x * l * m, d, e, y * r * f)
+
+
+def _compressed(
+    boundary: list[torch.Tensor], max_bond: int | None, cutoff: float
+) -> tuple[list[torch.Tensor], float, float]:
+    """A boundary state with smaller bonds, its norm taken out as a power of ten: QR to the right, SVDs to the left."""
+    found, errors = list(boundary), []
+    for at in range(len(found) - 1):
+        found[at], rest = qr(found[at], 3, "left")
+        found[at + 1] = contract("ab,bkqr->akqr", rest, found[at + 1])
+    for at in range(len(found) - 1, 0, -1):
+        left, _, found[at], error = split_at(found[at], 1, max_bond, cutoff, "left")
+        found[at - 1] = contract("akqb,bc->akqc", found[at - 1], left)
+        errors.append(error)
+    size = norm(found[0])
+    if float(size) == 0:
+        return found, 0.0, 0.0
+    found[0] = found[0] / size
+    return found, float(torch.stack(errors).max()) if errors else 0.0, float(torch.log10(size.double()))
+
+
+def _check_rectangle(tensors: Sequence[Sequence[torch.Tensor]]) -> None:
+    if not tensors or not tensors[0]:
+        raise ShapeError("a PEPS has one site at least")
+    for i, row in enumerate(tensors):
+        if len(row) != len(tensors[0]):
+            raise ShapeError(f"row {i} has {len(row)} sites, row 0 {len(tensors[0])}")
+        for j, tensor in enumerate(row):
+            if tensor.dim() != 5:
+                raise ShapeError(f"site ({i}, {j}) has {tensor.dim()} dimensions: (up, left, down, right, site)")
+            above = tensors[i - 1][j].shape[2] if i else 1
+            before = row[j - 1].shape[3] if j else 1
+            if tensor.shape[0] != above or tensor.shape[1] != before:
+                raise ShapeError(
+                    f"site ({i}, {j}) has bonds {tensor.shape[0]} up and {tensor.shape[1]} to the left, "
+                    f"its neighbours {above} and {before}"
+                )
+            if (i + 1 == len(tensors) and tensor.shape[2] != 1) or (j + 1 == len(row) and tensor.shape[3] != 1):
+                raise ShapeError(f"site ({i}, {j}) is at the border and has an outer bond over 1")
