@@ -278,10 +278,10 @@ else:
     for node in (*launch.functions.stage.peaks, *(each.gives for each in launch.functions.sums)):
         values[node] = torch.empty(plan.frame.shape(plan.between.modes[node]))
     calls = launch.alone((q, k, v.mT), (True,) * 3, torch.empty_like(q), torch.empty_like(q), values).calls
-(kernel, _, arguments, named), = (each for each in calls if each.kernel.is_gluon())
-named = {name: value for name, value in named.items() if name in kernel.arg_names}
+(kernel, _, every), = (each for each in calls if each.kernel.is_gluon())
+named = {each.name: every[each.name] for each in kernel.params if each.is_constexpr}
 types = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32", torch.int32: "i32"}
-given = dict(zip(kernel.arg_names, arguments))
+given = {name: every[name] for name in kernel.arg_names if name not in named}
 signature, constants, aligned = {}, dict(named), {}
 for at, (name, value) in enumerate(given.items()):
     if isinstance(value, torch.Tensor) and not hasattr(value, "block_shape"):

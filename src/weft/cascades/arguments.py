@@ -13,7 +13,7 @@ added to a sum that is larger by all orders but the first together, 2^-7 of it, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -22,9 +22,11 @@ from torch import Tensor, fx
 
 from weft.cascades.elements import ElementFunctions
 from weft.cascades.frame import CascadeFrame, size_of, step_of
+from weft.cascades.kernel import gluon_names, names
 from weft.cascades.program import CascadeProgram, Values
-from weft.cascades.step import InputText, LabelText, StepForm, words_of
+from weft.cascades.step import InputText, LabelText, StepForm
 from weft.fn.pointwise import Pointwise
+from weft.fn.triton.device_code import jit_function
 from weft.gpu.common.constants import TRITON_TYPES
 from weft.gpu.common.driver import aside_of_capture
 from weft.gpu.common.release import FUSION
@@ -46,15 +48,16 @@ class Lying(NamedTuple):
     outer: list[Outer]
     steps: tuple[int, ...]
 
-    @property
-    def labels(self) -> tuple[int, int, int]:
-        """The labels of the batch that A, B and C have."""
-        of_a, of_b, of_c = map(len, self.outer)
-        return of_a, of_b, of_c
-
-    def along_batch(self, count: int = 3) -> list[int]:
+    def along_batch(self, words: Sequence[str] = ("div", "ext", "step")) -> dict[str, int]:
         """The first numbers of all labels of the batch, of A, B and C in order."""
-        return [part for each in self.outer for label in each for part in label[:count]]
+        pairs = [(name, at, label) for name, labels in zip("abc", self.outer, strict=True)
+                 for at, label in enumerate(labels)]  # fmt: skip
+        return {f"{name}_{word}{at}": one for name, at, label in pairs for word, one in zip(words, label, strict=False)}
+
+    @property
+    def strides(self) -> dict[str, int]:
+        """The strides by name."""
+        return dict(zip(("sa_m", "sa_k", "sb_n", "sb_k", "sc_n", "sc_e"), self.steps, strict=True))
 
 
 class Sides(NamedTuple):
@@ -82,6 +85,8 @@ class KernelArguments:
         self.functions = ElementFunctions(program)
         self.sides = Sides.of(self.frame)
         self.sizes = tuple(size_of(self.frame, each) for each in self.sides)  # batch, m, n, k, e
+        #: Values are float64; the factor of S is a constant then, as a float is passed in single precision.
+        self.wide = self.frame.products.accumulate == torch.float64
         pairs = (("batch", self.sides.batch), ("m", self.sides.m), ("n", self.sides.n))
         self._group = {label: name for name, labels in pairs for label in labels}
 
@@ -91,8 +96,10 @@ class KernelArguments:
         inner = (self.sides.m, self.sides.n, self.sides.e)[at]
         return *(1,) * outer, len(inner), len(self.sides.n if at == 2 else self.sides.k)
 
-    def constants(self, written: Mapping[str, Pointwise | None], tile: Any) -> dict[str, Any]:
-        """Constants and options of a kernel: functions, types, warps and stages of loads."""
+    def kernel(
+        self, text: Text, tile: Any, written: Mapping[str, Pointwise | None], sides: Mapping[str, int]
+    ) -> Kernel:
+        """The kernel of a text for a tile: of functions that are `written`, of types, and of the `sides` of tiles."""
         types = self.frame.products
         found: dict[str, Any] = {name: None if each is None else each.jit for name, each in written.items()}
         found["SUMS"] = TRITON_TYPES[types.accumulate].meant
@@ -100,7 +107,8 @@ class KernelArguments:
         if not tile.hopper:
             found["PRECISION"] = types.as_they_are
         fusion = FUSION if self.frame.device.type == "cuda" else {}
-        return {**found, "num_warps": tile.warps, "num_stages": tile.stages, **fusion}
+        options = {"num_warps": tile.warps, "num_stages": tile.stages, **fusion}
+        return Kernel(text, {**found, **sides}, options, gluon_names if tile.hopper else names)
 
     def lying(self, a: Tensor, b: Tensor, c: Tensor | None) -> Lying:
         """How arranged tensors lie."""
@@ -119,34 +127,34 @@ class KernelArguments:
             steps += pair if at < 2 else reversed(pair)
         return Lying(outer, tuple(steps))
 
-    def operands(self, values: Values) -> list[Tensor]:
-        """The operands that the function takes."""
-        return [values[node] for node in self.functions.inputs if node not in self.known]
+    def operands(self, values: Values, inputs: Sequence[fx.Node] | None = None) -> dict[str, Tensor]:
+        """The operands among some inputs, or among all, by name."""
+        every = enumerate(self.functions.inputs if inputs is None else inputs)
+        return {f"x{at}": values[node] for at, node in every if node not in self.known}
 
     def form(self, values: Values) -> StepForm:
         """The form of a step."""
         functions = self.functions
         inputs = tuple(self._input_text(node, values) for node in functions.inputs)
-        wide = self.frame.products.accumulate == torch.float64
         scaled = self.frame.alpha != 1.0
-        return StepForm(inputs, functions.peaks, functions.sum_texts, bool(functions.meets), wide, scaled)
+        return StepForm(inputs, functions.peaks, functions.sum_texts, bool(functions.meets), self.wide, scaled)
 
     def _input_text(self, node: fx.Node, values: Values) -> InputText:
         known, labels = node in self.known, tuple(text for text, _ in self._along(node, values))
         reach = sum(extent * step for extent, step in zip(values[node].shape, values[node].stride(), strict=True))
         return InputText(labels, known, not known and reach >= 2**31, self.functions.is_small(node))
 
-    def places(self, values: Values, inputs: Sequence[fx.Node] | None = None) -> list[int]:
-        """The values of `step.parameters`, of some inputs or of all."""
-        return [
-            numbers[word]
-            for node in (self.functions.inputs if inputs is None else inputs)
-            for text, numbers in self._along(node, values)
-            for word in words_of(text, node in self.known)
-        ]
+    def places(self, values: Values, inputs: Sequence[fx.Node] | None = None) -> dict[str, int]:
+        """The numbers that coordinates along some inputs, or all, are found with, by name."""
+        return {
+            f"x{at}l{place}_{word}": number
+            for at, node in enumerate(self.functions.inputs if inputs is None else inputs)
+            for place, (_, numbers) in enumerate(self._along(node, values))
+            for word, number in numbers.items()
+        }
 
     def _along(self, node: fx.Node, values: Values) -> Iterator[tuple[LabelText, dict[str, int]]]:
-        """The labels that an input moves along, and the numbers that coordinates along them are found with."""
+        """The labels that an input moves along; divisor, extent and stride of a coordinate where it takes them."""
         every = zip(self.frame.order, values[node].shape, values[node].stride(), strict=True)
         for label, extent, step in every:
             if extent > 1 or label == self.known.get(node):
@@ -154,24 +162,45 @@ class KernelArguments:
                 side = getattr(self.sides, group)
                 at = side.index(label)
                 inner, outer = size_of(self.frame, side[at + 1 :]), size_of(self.frame, side[:at])
-                numbers = {"div": inner, "ext": self.frame.extents[label], "step": step}
-                yield LabelText(group, inner > 1, outer > 1), numbers
+                own = {"div": inner} if inner > 1 else {}
+                own |= {"ext": self.frame.extents[label]} if outer > 1 else {}
+                yield LabelText(group, inner > 1, outer > 1), own if node in self.known else {**own, "step": step}
 
 
 class Call(NamedTuple):
-    """A kernel, its grid, its arguments in order, and constants and options by name."""
+    """A kernel, its grid, and arguments, constants and options by name."""
 
     kernel: Any
     grid: tuple[int, ...]
-    given: tuple[Any, ...]
-    named: dict[str, Any]
+    given: Mapping[str, Any]
 
     def __call__(self) -> Any:
         """Launch it, or compile it where its tensors have no memory; what Triton has compiled."""
-        if any(isinstance(each, Tensor) and each.is_meta for each in self.given):
-            return self.kernel.warmup(*self.given, grid=self.grid, **self.named)
+        if any(isinstance(each, Tensor) and each.is_meta for each in self.given.values()):
+            return self.kernel.warmup(grid=self.grid, **self.given)
         with aside_of_capture():
-            return self.kernel[self.grid](*self.given, **self.named)
+            return self.kernel[self.grid](**self.given)
+
+
+#: The text of a kernel with these parameters and constants.
+Text = Callable[[Sequence[str], Sequence[str]], str]
+
+
+class Kernel:
+    """A kernel whose parameters are the arguments that it is first called with, by name and in order."""
+
+    def __init__(
+        self, text: Text, constants: Mapping[str, Any], options: Mapping[str, Any],
+        names: Callable[[], Mapping[str, Any]] = names,
+    ) -> None:  # fmt: skip
+        self.constants, self._options, self._text, self._names = constants, options, text, names
+        self._jit: Any = None
+
+    def __call__(self, grid: tuple[int, ...], given: Mapping[str, Any]) -> Call:
+        """The call with these arguments."""
+        if self._jit is None:
+            self._jit = jit_function(self._text([*given], [*self.constants]), self._names)
+        return Call(self._jit, grid, {**given, **self.constants, **self._options})
 
 
 class Launches(NamedTuple):
@@ -218,11 +247,6 @@ def held(*tensors: Tensor) -> bool:
     if tensors[0].is_cuda and torch.cuda.is_current_stream_capturing():
         return False
     return bool((torch.stack([each.abs().amax() for each in tensors]) < LARGEST).all())
-
-
-def term_map(terms: Tensor, sides: tuple[int, int], tile: tuple[int, int]) -> Any:
-    """A tensor map of the terms of a matrix of some rows and columns, (terms, rows, columns), for a kernel in Gluon."""
-    return tensor_map(terms, [(1, terms.shape[0], terms.stride(0))], sides, terms.shape[2], tile, laid=True)
 
 
 def tensor_map(

@@ -15,7 +15,7 @@ from torch import Tensor, fx
 from weft.base.arrays import grad_mode
 from weft.base.caches import cached_property
 from weft.cascades.blocks import Blocks, idle_labels
-from weft.cascades.frame import Box, flipped, narrowed, transposed
+from weft.cascades.frame import Box, narrowed
 from weft.cascades.lowering import PEAK
 from weft.cascades.operations import run_whole
 from weft.cascades.program import FINISHED, PRODUCT, CascadeTarget, Stage, Tensors, Values
@@ -98,7 +98,6 @@ class Gradients:
 
     def _through_product(self, value: Tensor, c: Tensor, d: Tensor, box: Box) -> Tensor:
         frame, roles = self.frame, self.frame.second
-        batch, m = len(roles.batch), len(roles.m)
         block = narrowed(d, roles.result, box)  # batch, m, n
         right = narrowed(c, roles.y, box)  # batch, n, k
         if frame.algebra is not None:
@@ -108,11 +107,9 @@ class Gradients:
                 narrowed(self.sums[2], roles.y, box).add_(of_c)
             return frame.unmet(grad, box).sum_to_size(value.shape)
         if self.sums[2] is not None:
-            met = frame.met(value, box)  # batch, m, k
-            grad = frame.products(transposed(roles, "y"), flipped(block, batch, m), flipped(met, batch, m))
+            grad = frame.products.gradient_of_y(roles, frame.met(value, box), block)
             narrowed(self.sums[2], roles.y, box).add_(grad)
-        grad = frame.products(transposed(roles, "x"), block, flipped(right, batch, len(roles.n)))
-        return frame.unmet(grad, box).sum_to_size(value.shape)
+        return frame.unmet(frame.products.gradient_of_x(roles, right, block), box).sum_to_size(value.shape)
 
     @cached_property
     def _free(self) -> Tensor:
@@ -175,15 +172,12 @@ class Gradients:
     def _into_first(self, grad: Tensor, box: Box) -> None:
         """The gradients of A and B from that of a block of S."""
         a, b, _ = self.tensors
-        roles, frame = self.frame.first, self.frame
-        batch, m = len(roles.batch), len(roles.m)
+        roles, products, alpha = self.frame.first, self.frame.products, self.frame.alpha
         if self.sums[0] is not None:
-            right = flipped(narrowed(b, roles.y, box), batch, len(roles.n))
-            left = frame.products(transposed(roles, "x"), grad, right, frame.alpha)
+            left = products.gradient_of_x(roles, narrowed(b, roles.y, box), grad, alpha)
             narrowed(self.sums[0], roles.x, box).add_(left)
         if self.sums[1] is not None:
-            left = flipped(narrowed(a, roles.x, box), batch, m)
-            right = frame.products(transposed(roles, "y"), flipped(grad, batch, m), left, frame.alpha)
+            right = products.gradient_of_y(roles, narrowed(a, roles.x, box), grad, alpha)
             narrowed(self.sums[1], roles.y, box).add_(right)
 
 

@@ -25,7 +25,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from weft.cascades import step
-from weft.cascades.kernel import PLACE, along, indented, jit_text, mask, matrix, offsets, outer_parameters
+from weft.cascades.kernel import PLACE, along, indented, mask, matrix, offsets
 from weft.cascades.step import TRITON, StepForm, Words
 
 
@@ -36,7 +36,7 @@ class BackwardForm(NamedTuple):
     columns: bool  # whether it is the one of the columns
     factor: bool  # D has a factor
     stretches: tuple[bool, bool, bool]
-    outer: tuple[int, int, int]  # labels of the batch that A, B and C have
+    outer: tuple[int, ...]  # labels of the batch that A, B and C have
     whole: tuple[bool, bool, bool]  # whether tiles end where N, K and E do
     wanted: tuple[int, ...] = ()  # inputs along what stays whose gradients are wanted
 
@@ -54,25 +54,8 @@ class BackwardForm(NamedTuple):
         """The factor of D that a tile is multiplied with."""
         return f" * {self.words.row('factor')}" if self.factor else ""
 
-    def parameters(self, *room: str) -> list[str]:
-        """The pointers that all kernels for gradients take; `room` is memory besides."""
-        found = ["a", "b", "c", "d", "da", "db", "dc", *room, *(f"dx{at}_to" for at in self.wanted), "factor_of"]
-        return [*found, *(f"{each}_of" for each in vectors(self.step)), *step.operands(self.step)]
-
 
 _ADDED = "{0} = settled(tl.dot({1}.to(PRODUCT), {2}, {0}, input_precision=PRECISION, out_dtype=SUMS))"
-CONSTANTS = ("BM", "BN", "BK", "BE", "FIRST", "FIRST_SETTLED", "PULL", "PULL_SETTLED", "SUMS", "PRODUCT", "PRECISION")
-
-
-def backward_text(form: BackwardForm) -> str:
-    """The source of one `@triton.jit` function, named by a digest of itself."""
-    return jit_text(_parameters(form), CONSTANTS, _kernel(form))
-
-
-def _parameters(form: BackwardForm) -> list[str]:
-    found = [*form.parameters(), "stretches", "alpha"]
-    found += ["B", "M", "N", "K", "E", "sa_m", "sa_k", "sb_n", "sb_k", "sc_n", "sc_e"]
-    return [*found, *outer_parameters(form.outer), *step.parameters(form.step)]
 
 
 def vectors(form: StepForm) -> list[str]:
@@ -136,7 +119,8 @@ def _pulled(form: BackwardForm, inside: bool) -> list[str]:
     return lines + [f"of_x{at} += tl.sum(dx{at}, 1)" for at in form.wanted]
 
 
-def _kernel(form: BackwardForm) -> list[str]:
+def backward_lines(form: BackwardForm) -> list[str]:
+    """The lines of the kernel of the rows, or of the columns."""
     axis, moves = ("n", "m") if form.columns else ("m", "n")
     extent, size = axis.upper(), f"B{axis.upper()}"
     of_c = form.columns and form.step.meets
@@ -178,7 +162,6 @@ def _stored(to: str, row: str, value: str, there: str, axis: str, extent: str) -
     return f"tl.store({place}, ({value}).to({to}.dtype.element_ty), mask={inside})"
 
 
-KNOWN_CONSTANTS = ("BM", "BE", "FACTOR", "OF_SUMS", "SUMS")
 ROUNDED = """\
 @triton.jit
 def cascade_rounded(sums, da, alpha, M, K, SIDE: tl.constexpr, BM: tl.constexpr):
@@ -194,20 +177,14 @@ def cascade_rounded(sums, da, alpha, M, K, SIDE: tl.constexpr, BM: tl.constexpr)
 """
 
 
-def known_text(form: StepForm, folded: bool) -> str:
-    """The source of one `@triton.jit` function, of a step whose inputs are those that lack columns."""
-    given = ["d", "out", *step.operands(form), *(f"{name}_of" for name in step.kept(form))]
-    given += [*(f"{name}_out" for name in _found(form, folded)), "B", "M", "E", *step.parameters(form)]
-    return jit_text(given, KNOWN_CONSTANTS, _lines(form, folded))
-
-
-def _found(form: StepForm, folded: bool) -> list[str]:
-    """Names of what is known of each row then."""
+def found_of(form: StepForm, folded: bool) -> list[str]:
+    """Names of what the kernel of what is known finds."""
     shifts = [f"shift{at}" for at in range(len(form.peaks)) if folded]
     return [*shifts, *(f"grad{at}" for at in range(len(form.sums))), *([] if folded else ["factor"])]
 
 
-def _lines(form: StepForm, folded: bool) -> list[str]:
+def known_lines(form: StepForm, folded: bool) -> list[str]:
+    """The lines of the kernel of what is known, of a step whose inputs are those that lack columns."""
     peaks, sums = range(len(form.peaks)), range(len(form.sums))
     lines = [*PLACE, "m = tile * BM + tl.arange(0, BM)", "m_in = m < M", "row = batch * M + m"]
     lines += [line for at, each in enumerate(form.inputs) for line in step.input_lines(at, each, TRITON)]
@@ -233,5 +210,5 @@ def _lines(form: StepForm, folded: bool) -> list[str]:
             f"shift{at} = tl.where(live, peak{at}[:, None] - libdevice.log(factor), float('inf'))" for at in peaks
         ]
         lines += [f"grad{at} = tl.where(live, grad{at} / factor, 0.0)" for at in sums]
-    lines += [f"tl.store({name}_out + row[:, None], {name}, mask=m_in[:, None])" for name in _found(form, folded)]
+    lines += [f"tl.store({name}_out + row[:, None], {name}, mask=m_in[:, None])" for name in found_of(form, folded)]
     return lines

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
 from weft.base.kept import keep_if_captured
-from weft.cascades.arguments import BYTES, Call, KernelArguments, Launches, Lying, held, tensor_map, term_map, terms_of
-from weft.cascades.backward_kernel import ROUNDED, BackwardForm, backward_text, known_text
+from weft.cascades.arguments import BYTES, Call, Kernel, KernelArguments, Launches, Lying, held, tensor_map, terms_of
+from weft.cascades.backward_kernel import ROUNDED, BackwardForm, backward_lines, found_of, known_lines
 from weft.cascades.frame import CascadeFrame, size_of
 from weft.cascades.hopper import ROWS, hopper_backward_text
 from weft.cascades.hopper_sums import hopper_sums_backward_text
-from weft.cascades.kernel import gluon_names, names
+from weft.cascades.kernel import jit_text
 from weft.cascades.masks import Stretches
 from weft.cascades.program import CascadeProgram, Tensors, Values
 from weft.cascades.serving import LEAST, LEAST_E, CascadeTile, backward_tiles, hopper_tile, sums_tiles
-from weft.cascades.step import StepForm
+from weft.cascades.step import StepForm, kept
 from weft.fn.triton.device_code import jit_function
 from weft.gpu.common.constants import TRITON_TYPES
 from weft.gpu.common.constraints import power_of_two
@@ -38,7 +39,7 @@ class _Kernel:
         lying: Lying, wanted: tuple[int, ...],
     ) -> None:  # fmt: skip
         self.arguments, self.tile, self.columns = arguments, tile, columns
-        frame, sides, functions = arguments.frame, arguments.sides, arguments.functions
+        sides, functions = arguments.sides, arguments.functions
         along, extents = (sides.m, sides.n), (tile.m, tile.n)
         if columns:
             along, extents = along[::-1], extents[::-1]
@@ -46,7 +47,7 @@ class _Kernel:
         stretches = Stretches(program, along, extents, closed=both)
         _, m, n, k, e = arguments.sizes
         self._tiles = -(-(n if columns else m) // extents[0])
-        tile_k, tile_e = _sides(frame, k, e)
+        tile_k, tile_e = _sides(arguments.frame, k, e)
         sides_of: dict[str, int] = {"BM": tile.m, "BN": tile.n, "BK": tile_k, "BE": tile_e}
         if tile.terms:
             moves = {"BN": extents[1], "BK": max(tile_k, LEAST_E)}
@@ -57,52 +58,43 @@ class _Kernel:
             "FIRST": functions.first(), "FIRST_SETTLED": functions.first(stretches.conditions),
             "PULL": functions.pull((), wanted), "PULL_SETTLED": functions.pull(stretches.conditions, wanted),
         }  # fmt: skip
-        self.constants = {**arguments.constants(written, tile), **sides_of}
         whole = (True, k == tile_k, e == tile_e)
         if tile.terms:
             step = step._replace(scaled=False)  # the products of terms have the factor
         factor = program.factor is not None and not functions.folds
-        form = BackwardForm(step, columns, factor, stretches.present, lying.labels, whole, wanted)
-        text = hopper_backward_text if both else hopper_sums_backward_text if tile.terms else backward_text
-        self.kernel = jit_function(text(form), gluon_names if tile.hopper else names)
-        self._tables = [stretches.first()] if both else []
-        self._tables.append(stretches.shared(1))
+        form = BackwardForm(step, columns, factor, stretches.present, tuple(map(len, lying.outer)), whole, wanted)
+        text = partial(hopper_backward_text if both else hopper_sums_backward_text, form)
+        if not tile.hopper:
+            text = partial(jit_text, backward_lines(form))
+        self._kernel = arguments.kernel(text, tile, written, sides_of)
+        self._tables = {"before": stretches.first()} if both else {}
+        self._tables["stretches"] = stretches.shared(1)
 
-    def __call__(self, given: Sequence[Any], lying: Lying, places: Sequence[int]) -> Call:
+    def __call__(self, given: Mapping[str, Any], lying: Lying, places: Mapping[str, int]) -> Call:
         """The call of A, B, C, dD, results and vectors, of the labels of their batch, strides and places of inputs."""
-        tensors, numbers = list(given), [float(self.arguments.frame.alpha), *self.arguments.sizes]
-        if self.tile.terms:
-            tensors[:2] = self._term_maps(given)
-            numbers = [*numbers[:-1], lying.steps[4]]
-        elif self.tile.hopper:
-            tensors[:4] = self._maps(given, lying)
-            numbers += lying.along_batch(2)
+        a, b, c, d = (given[name] for name in "abcd")
+        (batch, m, n, k, e), tile, sides = self.arguments.sizes, self.tile, self._kernel.constants
+        factor, (outer, steps) = "factor_of_s" if tile.terms else "alpha", lying
+        numbers = {factor: float(self.arguments.frame.alpha), "B": batch, "M": m, "N": n, "K": k}
+        if tile.terms:  # of what stays, and of what moves
+            maps, pairs = [], ((b, n), (a, m)) if self.columns else ((a, m), (b, n))
+            for (tensor, rows), own in zip(pairs, (ROWS, sides["BN"]), strict=True):
+                terms = terms_of(tensor, rows, tile.terms)[0]
+                along = [(1, tile.terms, terms.stride(0))]
+                maps.append(tensor_map(terms, along, (rows, k), terms.shape[2], (own, sides["BK"]), laid=True))
+            (a, b), numbers["sc_n"] = maps, steps[4]
+        elif tile.hopper:  # a consumer has half of the tiles of B and C
+            side = sides["SIDE"]
+            a = tensor_map(a, outer[0], (m, k), steps[0], (tile.m, side), laid=True)
+            b = tensor_map(b, outer[1], (n, k), steps[2], (ROWS, side), laid=True, swizzle=side)
+            c = tensor_map(c, outer[2], (n, e), steps[4], (ROWS, side), laid=True)
+            d = tensor_map(d, [(1, batch, m * e)], (m, e), e, (tile.m, side), laid=True)
+            numbers |= {"E": e, **lying.along_batch(("div", "ext"))}
         else:
-            numbers += [*lying.steps, *lying.along_batch()]
-        keep_if_captured(self.arguments.frame.device, *self._tables)
-        grid = (self.arguments.sizes[0] * self._tiles,)
-        return Call(self.kernel, grid, (*tensors, *self._tables, *numbers, *places), self.constants)
-
-    def _term_maps(self, given: Sequence[Any]) -> list[Any]:
-        """Tensor maps of the terms of what stays, and of what moves."""
-        _, m, n, k, _ = self.arguments.sizes
-        sides = ((given[1], n), (given[0], m)) if self.columns else ((given[0], m), (given[1], n))
-        return [
-            term_map(terms_of(tensor, rows, self.tile.terms)[0], (rows, k), (tile, self.constants["BK"]))
-            for (tensor, rows), tile in zip(sides, (ROWS, self.constants["BN"]), strict=True)
-        ]
-
-    def _maps(self, given: Sequence[Any], lying: Lying) -> list[Any]:
-        """Tensor maps of A, B, C and dD; a consumer has half of the tiles of B and C."""
-        batch, m, n, k, e = self.arguments.sizes
-        rows, side = self.tile.m, self.constants["SIDE"]
-        (a, b, c, d), (outer, steps) = given[:4], lying
-        return [
-            tensor_map(a, outer[0], (m, k), steps[0], (rows, side), laid=True),
-            tensor_map(b, outer[1], (n, k), steps[2], (ROWS, side), laid=True, swizzle=side),
-            tensor_map(c, outer[2], (n, e), steps[4], (ROWS, side), laid=True),
-            tensor_map(d, [(1, batch, m * e)], (m, e), e, (rows, side), laid=True),
-        ]
+            numbers |= {"E": e, **lying.strides, **lying.along_batch()}
+        keep_if_captured(self.arguments.frame.device, *self._tables.values())
+        given = {**given, "a": a, "b": b, "c": c, "d": d, **self._tables, **numbers, **places}
+        return self._kernel((batch * self._tiles,), given)
 
 
 class BackwardLaunch:
@@ -193,7 +185,7 @@ class BackwardLaunch:
 
     def _launches(
         self, tensors: Tensors, needs: Sequence[bool], d: Tensor | None, values: Values,
-        vectors: Sequence[Tensor], wanted: Collection[fx.Node] = (),
+        vectors: Mapping[str, Tensor], wanted: Collection[fx.Node] = (),
     ) -> Launches:  # fmt: skip
         a, b, c = tensors
         arguments, tile = self.arguments, self.tile
@@ -207,11 +199,15 @@ class BackwardLaunch:
         da = a.new_empty((batch, m, k) if by_rows else 1, dtype=product)
         db = a.new_empty((batch, n, k) if by_columns else 1, dtype=wide)
         dc = a.new_empty((batch, n, e) if by_columns else 1, dtype=wide)
-        folds, room = self.functions.folds, [da] if tile is None else self._sums_of_rows(tile, a)
-        factor = [] if folds or self.program.factor is None else vectors[-1:]
-        rows = vectors[: len(vectors) - len(factor)]
-        given = [a, b, a if c is None else c, a if d is None else d, room[0], db, dc, *room[1:]]
-        behind = [*(factor or [a]), *rows, *arguments.operands(values)]
+        room = [da]
+        if tile is not None:  # sums of dA over tiles of columns, and how many turns each tile of rows has had
+            tiles, side = -(-m // tile.m), max(_sides(self.frame, k, e))
+            room = [a.new_zeros((batch, tiles * tile.m, side), dtype=torch.float32)]
+            room.append(a.new_zeros((batch, tiles), dtype=torch.int32))
+        given = {"a": a, "b": b, "c": a if c is None else c, "d": a if d is None else d, "da": room[0], "db": db}
+        given |= {"dc": dc} if tile is None else {"dc": dc, "turns": room[1]}
+        of_rows = {f"{name}_of": each for name, each in vectors.items()}
+        behind = {"factor_of": a, **of_rows, **arguments.operands(values)}
         whole = {node: self.frame.shape(self.program.between.modes[node]) for node in wanted}  # broadcast or not
         of_inputs = {node: a.new_zeros(shape, dtype=torch.float32) for node, shape in whole.items()}
         calls, places, terms = [], arguments.places(values), self._terms and held(a, b)
@@ -224,59 +220,55 @@ class BackwardLaunch:
                 of_both = sums_tiles(k) if terms else backward_tiles(self.frame, max(k, e))
                 made = _Kernel(self.program, arguments, tile or of_both[columns], columns, step, lying, key[2])
                 self._kernels[key] = made
-            called = (*given, *(of_inputs[node] for node in own), *behind)
-            calls.append(self._kernels[key](called, lying, places))
+            to = {f"dx{at}_to": of_inputs[node] for at, node in zip(key[2], own, strict=True)}
+            calls.append(self._kernels[key]({**given, **to, **behind}, lying, places))
         if tile is not None and needs[0]:
-            numbers = (float(self.frame.alpha), m, k)
-            named = {"SIDE": room[0].shape[-1], "BM": tile.m, "num_warps": 8}
-            calls.append(Call(jit_function(ROUNDED), (batch * -(-m // tile.m),), (room[0], da, *numbers), named))
+            named = {"sums": room[0], "da": da, "alpha": float(self.frame.alpha), "M": m, "K": k}
+            named |= {"SIDE": room[0].shape[-1], "BM": tile.m, "num_warps": 8}
+            calls.append(Call(jit_function(ROUNDED), (batch * -(-m // tile.m),), named))
         return Launches(calls, [] if tile is None else room, (da, db, dc), of_inputs)
 
-    def _vectors(self, values: Values, of_nodes: Values) -> list[Tensor]:
+    def _vectors(self, values: Values, of_nodes: Values) -> dict[str, Tensor]:
         """Peaks of each row, gradients of sums, and the factor of D unless it is in the peak."""
-        peaks = [self._of_rows(values[peak]) for peak in self.functions.stage.peaks]
-        grads = [of_nodes.get(target.gives) for target in self.functions.sums]
-        rows = [self._of_rows(torch.zeros((), device=self.frame.device) if each is None else each) for each in grads]
+        nothing = torch.zeros((), device=self.frame.device)
+        shifts = {f"shift{at}": self._of_rows(values[peak]) for at, peak in enumerate(self.functions.stage.peaks)}
+        grads = {
+            f"grad{at}": self._of_rows(of_nodes.get(target.gives, nothing))
+            for at, target in enumerate(self.functions.sums)
+        }
         if self.program.factor is None:
-            return [*peaks, *rows]
+            return {**shifts, **grads}
         factor = self._of_rows(values[self.program.factor])
         if not self.functions.folds:
-            return [*peaks, *rows, factor]
+            return {**shifts, **grads, "factor": factor}
         live = factor > 0
-        peaks = [torch.where(live, each - factor.log(), torch.inf) for each in peaks]
-        return [*peaks, *(torch.where(live, each / factor, 0.0) for each in rows)]
+        found = {name: torch.where(live, each - factor.log(), torch.inf) for name, each in shifts.items()}
+        return found | {name: torch.where(live, each / factor, 0.0) for name, each in grads.items()}
 
-    def _known(self, d: Tensor, out: Tensor, values: Values) -> tuple[list[Call], list[Tensor], list[Tensor]]:
+    def _known(self, d: Tensor, out: Tensor, values: Values) -> tuple[list[Call], dict[str, Tensor], list[Tensor]]:
         """The call of a kernel that makes them, where gradients come by D alone; the vectors, and those it makes."""
         functions, arguments = self.functions, self.arguments
         peaks = [values[node] for node in functions.stage.peaks]
+        vectors = {f"shift{at}": peak for at, peak in enumerate(peaks)}
         if self.program.factor is None:
-            return [], peaks, []
+            return [], vectors, []
         batch, m, _, _, e = arguments.sizes
         step, small = arguments.form(values), [node for node in functions.inputs if functions.is_small(node)]
         step = step._replace(inputs=tuple(each for each in step.inputs if each.small))
         folds, factor = functions.folds, functions.factor
         assert factor is not None
-        kernel = jit_function(known_text(step, folds))
-        count = len(peaks) * folds + len(functions.sums) + (not folds)
-        room = list(d.new_zeros((count, batch * m), dtype=torch.float32))
+        names = found_of(step, folds)
+        room = list(d.new_zeros((len(names), batch * m), dtype=torch.float32))
         sums = [values[target.gives] for target in functions.sums]
-        operands = [values[node] for node in small if node not in arguments.known]
-        given = (d, out, *operands, *peaks, *sums, *room, batch, m, e, *arguments.places(values, small))
+        given: dict[str, Any] = {"d": d, "out": out, **arguments.operands(values, small)}
+        given |= zip((f"{name}_of" for name in kept(functions)), (*peaks, *sums), strict=True)
+        given |= zip((f"{name}_out" for name in names), room, strict=True)
+        given |= {"B": batch, "M": m, "E": e, **arguments.places(values, small)}
         rows, side = 16, min(power_of_two(e), 128)
-        named = {"BM": rows, "BE": side, "FACTOR": factor.jit, "OF_SUMS": functions.of_sums.jit if sums else None}
-        named |= {"SUMS": TRITON_TYPES[self.frame.products.accumulate].meant, "num_warps": 4}
-        call = Call(kernel, (batch * -(-m // rows),), given, named)
-        return [call], room if folds else [*peaks, *room], room
-
-    def _sums_of_rows(self, tile: CascadeTile, like: Tensor) -> list[Tensor]:
-        """Sums of dA over tiles of columns, as `ROUNDED` reads them, and how many turns each tile of rows has had."""
-        batch, m, _, k, e = self.arguments.sizes
-        tiles, side = -(-m // tile.m), max(_sides(self.frame, k, e))
-        return [
-            like.new_zeros((batch, tiles * tile.m, side), dtype=torch.float32),
-            like.new_zeros((batch, tiles), dtype=torch.int32),
-        ]
+        sides = {"BM": rows, "BE": side, "FACTOR": factor.jit, "OF_SUMS": functions.of_sums.jit if sums else None}
+        sides["SUMS"] = TRITON_TYPES[self.frame.products.accumulate].meant
+        kernel = Kernel(partial(jit_text, known_lines(step, folds)), sides, {"num_warps": 4})
+        return [kernel((batch * -(-m // rows),), given)], vectors | dict(zip(names, room, strict=True)), room
 
     def _of_rows(self, value: Tensor) -> Tensor:
         """A value of each row."""

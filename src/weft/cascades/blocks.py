@@ -230,9 +230,7 @@ class Blocks:
             run_whole(stage.tail, program, values)
         return values
 
-    def _add(
-        self, stage: Stage, tensors: Tensors, values: Values, states: Mapping[fx.Node, State], box: Box
-    ) -> None:
+    def _add(self, stage: Stage, tensors: Tensors, values: Values, states: Mapping[fx.Node, State], box: Box) -> None:
         """Take a block into the states, into peaks first."""
         a, b, c = tensors
         inputs, scores = self.inputs(stage, values, box), self.frame.scores(a, b, box)

@@ -28,7 +28,6 @@ VIEWS = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
 Planning = Callable[[CascadeNotation, Terms, Sequence[Tensor]], Any]
 
 
-
 def differentiated(plan: Any, given: Sequence[Tensor]) -> list[Tensor]:
     """Results of a plan on A, B, C and operands, as the caller has them."""
     return list(DifferentiatedCascade.apply(_Run(plan), *given))
@@ -204,11 +203,6 @@ class TransformedCall:
     planned: Planning
     depth: int = 0
 
-    @property
-    def count(self) -> int:
-        """How many of the tensors are A, B and C."""
-        return len(self.notation.terms)
-
     def __call__(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
         plan = self.planned(self.notation, self.terms, tensors)
         if is_traced(tensors):
@@ -216,27 +210,20 @@ class TransformedCall:
         found = plan.run(tensors)
         return found if isinstance(found, tuple) else (found,)
 
-    def with_mode(self, batches: Sequence[bool]) -> TransformedCall:
-        """The call with one more mode, the first of these tensors and of S."""
-        said, label = self.notation, f"vmap{self.depth}"
-        pairs = zip(said.terms, batches, strict=False)
-        a, b, *c = ((label, *term) if batched else term for term, batched in pairs)
-        s = (label, *said.s)
-        d = None if said.d is None else (label, *said.d)
-        terms = tuple(
-            (name, (label, *term) if batched else term)
-            for (name, term), batched in zip(self.terms, batches[self.count :], strict=True)
-        )
-        notation = CascadeNotation(a, b, s, c[0] if c else None, d)
-        return replace(self, notation=notation, terms=terms, depth=self.depth + 1)
-
     def widened(
         self, batches: list[bool], tensors: list[Tensor], size: int
     ) -> tuple[TransformedCall, list[Tensor], tuple[int | None, ...]]:
         """The call with one more mode, its tensors, and where each result has it; None for one that lacks it."""
         if not (batches[0] or batches[1]):  # S has the mode by one of its own operands
             batches[0], tensors[0] = True, tensors[0].expand(size, *tensors[0].shape)
-        wider, label = self.with_mode(batches), f"vmap{self.depth}"
+        said, label, count = self.notation, f"vmap{self.depth}", len(self.notation.terms)
+        every = (*said.terms, *(term for _, term in self.terms))
+        made = [(label, *term) if batched else term for term, batched in zip(every, batches, strict=True)]
+        a, b, *c = made[:count]
+        d = None if said.d is None else (label, *said.d)
+        notation = CascadeNotation(a, b, (label, *said.s), c[0] if c else None, d)
+        terms = tuple(zip([name for name, _ in self.terms], made[count:], strict=True))
+        wider = replace(self, notation=notation, terms=terms, depth=self.depth + 1)
         plan = self.planned(wider.notation, wider.terms, tensors)
         outputs = plan.between.outputs[1:] if plan.meets else plan.between.outputs
         others = tuple(0 if label in plan.between.modes[node] else None for node in outputs)

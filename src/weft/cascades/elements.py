@@ -148,21 +148,16 @@ class ElementFunctions:
 
 def _over_weights(graph: fx.Graph, first: int, weighs: Sequence[bool]) -> RecordedFunction:
     """A function with exponentials over peaks for parameters, behind peaks, which begin at parameter `first`."""
-    given = [node for node in graph.nodes if node.op == "placeholder"]
-    last = first + len(weighs)
-    new = fx.Graph()
-    made = {node: new.placeholder(f"x{at}") for at, node in enumerate(given[:last])}
-    weights = {given[first + at]: new.placeholder(f"weight{at}") for at, exists in enumerate(weighs) if exists}
-    made |= {node: new.placeholder(f"x{last + at}") for at, node in enumerate(given[last:])}
-    for node, copy in (*made.items(), *weights.items()):
-        copy.meta.update(node.meta)
-    for node in graph.nodes:
-        if node.op == "output":
-            new.output(fx.map_arg(node.args[0], made.__getitem__))
-        elif node.op == "call_function":
-            weight = weights.get(_peak_below(node))
-            made[node] = new.node_copy(node, made.__getitem__) if weight is None else weight
-    return _shortened(as_function(new))
+    peaks = [node for node in graph.nodes if node.op == "placeholder"][first : first + len(weighs)]
+    calls = [node for node in graph.nodes if node.op == "call_function"]
+    for peak in [peak for peak, exists in zip(peaks, weighs, strict=True) if exists][::-1]:
+        with graph.inserting_after(peaks[-1]):
+            weight = graph.placeholder(f"weight_{peak.name}")
+        weight.meta.update(peak.meta)
+        for node in calls:
+            if _peak_below(node) is peak:
+                node.replace_all_uses_with(weight)
+    return _shortened(as_function(graph))
 
 
 def _shortened(function: RecordedFunction) -> RecordedFunction:

@@ -150,6 +150,16 @@ class BlockProducts:
         right = _folded(y, batch, n).to(self.product)
         return self._call(left, right.mT, self.accumulate, alpha).reshape(shape)
 
+    def gradient_of_x(self, roles: ProductRoles, y: Tensor, grad: Tensor, alpha: float = 1.0) -> Tensor:
+        """The gradient of X, from Y and that of the product."""
+        own = ProductRoles(roles.batch, roles.m, roles.k, roles.n)
+        return self(own, grad, _flipped(y, len(roles.batch), len(roles.n)), alpha)
+
+    def gradient_of_y(self, roles: ProductRoles, x: Tensor, grad: Tensor, alpha: float = 1.0) -> Tensor:
+        """The gradient of Y, from X and that of the product."""
+        left, right = (_flipped(each, len(roles.batch), len(roles.m)) for each in (grad, x))
+        return self(ProductRoles(roles.batch, roles.n, roles.k, roles.m), left, right, alpha)
+
 
 def _folded(tensor: Tensor, batch: int, rows: int) -> Tensor:
     """As one or three dimensions: batch, rows, columns."""
@@ -320,14 +330,7 @@ def size_of(frame: CascadeFrame, labels: Sequence[Label]) -> int:
     return math.prod(frame.extents[label] for label in labels)
 
 
-def transposed(roles: ProductRoles, role: str) -> ProductRoles:
-    """Roles of the product that makes the gradient of X, or of Y, from that of the result."""
-    if role == "x":
-        return ProductRoles(roles.batch, roles.m, roles.k, roles.n)
-    return ProductRoles(roles.batch, roles.n, roles.k, roles.m)
-
-
-def flipped(tensor: Tensor, batch: int, rows: int) -> Tensor:
+def _flipped(tensor: Tensor, batch: int, rows: int) -> Tensor:
     """A tensor (batch, rows, columns) as (batch, columns, rows), of several dimensions each."""
     order = range(tensor.dim())
     return tensor.permute([*order[:batch], *order[batch + rows :], *order[batch : batch + rows]])

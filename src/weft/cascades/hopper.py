@@ -33,7 +33,7 @@ from collections.abc import Sequence
 
 from weft.cascades import step
 from weft.cascades.backward_kernel import BackwardForm, pull, weighed
-from weft.cascades.kernel import PLACE, KernelForm, along, digest, indented, outer_parameters
+from weft.cascades.kernel import PLACE, KernelForm, along, digest, indented
 from weft.cascades.step import Words
 
 GROUPS = 2  # of four warps, each with rows of its own
@@ -43,7 +43,6 @@ STAGES = 2
 CONSUMER_REGISTERS, PRODUCER_REGISTERS = 240, 24
 
 _WORDS = Words("gl", "ROWS", "BN", "S")
-CONSTANTS = ("BN", "BK", "BE", "FIRST", "FIRST_SETTLED", "REST", "SETTLED", "FACTOR", "SUMS", "PRODUCT")
 _SHARED = ("qs", "bs", "cs", "q_full", "b_full", "b_empty", "c_full", "c_empty")
 _LAYOUTS = (
     "S: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BN, 16])",
@@ -96,13 +95,10 @@ _KERNEL = f"""\
 {roles(("producer", ""))}"""
 
 
-def hopper_text(form: KernelForm) -> str:
+def hopper_text(form: KernelForm, given: Sequence[str], constants: Sequence[str]) -> str:
     """The source of a `@gluon.jit` kernel and of its roles; the kernel's name is a digest of them."""
-    producer, outer = of_batch(_PRODUCER, form.outer)
-    given = ["a", "b", "c", "d", *step.pointers(form.step), "stretches", "alpha", "B", "M", "N", "E"]
-    given += [*outer, *step.parameters(form.step)]
-    parts = producer, _KERNEL, [*_LAYOUTS, *STRETCHES, *_consumer(form)]
-    return assembled(given, CONSTANTS, _SHARED, PLACE, parts)
+    parts = of_batch(_PRODUCER, form.outer), _KERNEL, [*_LAYOUTS, *STRETCHES, *_consumer(form)]
+    return assembled(given, constants, _SHARED, PLACE, parts)
 
 
 #: Where the columns of a tile of rows begin, conditions hold from and until, and where they end.
@@ -131,12 +127,12 @@ def assembled(
     return text.replace("{name}", digest(text))
 
 
-def of_batch(producer: str, outer: Sequence[int]) -> tuple[str, list[str]]:
-    """A producer with the coordinates of tiles along the batch, and the parameters that these are of."""
+def of_batch(producer: str, outer: Sequence[int]) -> str:
+    """A producer with the coordinates of tiles along the batch."""
     for name, count in zip("abc", outer, strict=True):
         along = "".join(f"batch // {name}_div{at} % {name}_ext{at}, " for at in range(count))
         producer = producer.replace(f"{{of_{name}}}", along)
-    return producer, [name for name in outer_parameters(outer) if "_step" not in name]
+    return producer
 
 
 def _consumer(form: KernelForm) -> list[str]:
@@ -204,21 +200,24 @@ def _stores(form: KernelForm) -> list[str]:
     if form.fused:
         lines.append(f"factor = gl.broadcast({step.factor(form.step)}, gl.full([ROWS, 1], 0.0, SUMS, S))[0]")
         lines.append("acc = acc * gl.convert_layout(factor, D)")
+    return [*lines, *stored("d", "acc", "BE", "M", "E")]
+
+
+def stored(to: str, value: str, side: str, extent: str, columns: str) -> list[str]:
+    """A consumer's tile of lines of so many columns stored, each lane several neighbours of one line."""
     return [
-        *lines,
-        "OUT: gl.constexpr = stored_layout(BE)",
-        "found = gl.convert_layout(acc.to(d.dtype.element_ty), OUT)",
-        f"row = tile * {GROUPS * ROWS} + CONSUMER * ROWS + gl.arange(0, ROWS, layout=gl.SliceLayout(1, OUT))",
-        "e = gl.arange(0, BE, layout=gl.SliceLayout(0, OUT))",
-        "to = d + (batch.to(gl.int64) * M + row)[:, None] * E + e[None, :]",
-        "gl.store(to, found, mask=(row < M)[:, None] & (e < E)[None, :])",
+        f"OUT_{to}: gl.constexpr = stored_layout({side})",
+        f"value = gl.convert_layout(({value}).to({to}.dtype.element_ty), OUT_{to})",
+        f"line = tile * {GROUPS * ROWS} + CONSUMER * {ROWS} + gl.arange(0, {ROWS}, layout=gl.SliceLayout(1, OUT_{to}))",
+        f"at = gl.arange(0, {side}, layout=gl.SliceLayout(0, OUT_{to}))",
+        f"place = {to} + (batch.to(gl.int64) * {extent} + line)[:, None] * {columns} + at[None, :]",
+        f"gl.store(place, value, mask=(line < {extent})[:, None] & (at < {columns})[None, :])",
     ]
 
 
 # -- gradients ---------------------------------------------------------------------------------------------------------
 
 HEADS = 8  # indices of the batch whose tiles take turns
-BACKWARD_CONSTANTS = ("MOVING", "SIDE", "FIRST", "FIRST_SETTLED", "PULL", "PULL_SETTLED", "SUMS", "PRODUCT")
 _BACKWARD_SHARED = (
     "xs", "ys", "moving_xs", "moving_ys", "known", "slopes", "stays", "full", "empty", "both", "turn", "added",
 )  # fmt: skip
@@ -304,17 +303,16 @@ _BACKWARD_KERNEL = f"""\
 {roles(("producer", ""), ("takes", ""), ("gives", "0, "), ("gives", "1, "))}"""
 
 
-def hopper_backward_text(form: BackwardForm) -> str:
+def hopper_backward_text(form: BackwardForm, given: Sequence[str], constants: Sequence[str]) -> str:
     """The source of a `@gluon.jit` kernel and of its roles; the kernel's name is a digest of them."""
     names = form.known
     loaded = [f"{name} = gl.load({name}_of + row, mask=m < M, other=0.0)" for name in names]
-    producer, outer = of_batch(_BACKWARD_PRODUCER, form.outer)
+    producer = of_batch(_BACKWARD_PRODUCER, form.outer)
     kept = [f"{_kept(form, name)}.store({name})" for name in names]
     producer = producer.replace("{loaded}", "\n        ".join(loaded)).replace("{kept}", "\n        ".join(kept))
     kernel = _BACKWARD_KERNEL.replace("{known}", str(STAGES * max(len(names), 1)))
     parts = f"{producer}\n\n{_TURNS}", kernel, [*STRETCHES, *_backward_consumer(form)]
-    given = [*form.parameters("turns"), "before", "stretches", "alpha", *"BMNKE", *outer, *step.parameters(form.step)]
-    return assembled(given, BACKWARD_CONSTANTS, _BACKWARD_SHARED, _PLACE, parts)
+    return assembled(given, constants, _BACKWARD_SHARED, _PLACE, parts)
 
 
 def _kept(form: BackwardForm, name: str) -> str:
@@ -341,7 +339,7 @@ def _backward_consumer(form: BackwardForm) -> list[str]:
             head = [f"first = at{at} + (gl.cdiv(at{at + 1} - at{at}, MOVING) - 1) * MOVING - behind"]
             head += [f"m = first + {_ACROSS.along('m')}", "m_in = m < M"]
             lines += indented([*head, *_backward_tile(form, at == 1)])
-    return [*lines, *_stored("db", "found * alpha", "K"), *_stored("dc", "of_c", "E")]
+    return [*lines, *stored("db", "found * alpha", "SIDE", "N", "K"), *stored("dc", "of_c", "SIDE", "N", "E")]
 
 
 def _backward_tile(form: BackwardForm, inside: bool) -> list[str]:
@@ -386,15 +384,4 @@ def _backward_tile(form: BackwardForm, inside: bool) -> list[str]:
         "found = warpgroup_mma_wait(0, deps=(found,))",
         "meet_and_arrive(empty.index(stage))",
         "number += 1",
-    ]
-
-
-def _stored(to: str, value: str, side: str) -> list[str]:
-    return [
-        f"OUT_{to}: gl.constexpr = stored_layout(SIDE)",
-        f"value = gl.convert_layout(({value}).to({to}.dtype.element_ty), OUT_{to})",
-        f"line = tile * {GROUPS * ROWS} + CONSUMER * {ROWS} + gl.arange(0, {ROWS}, layout=gl.SliceLayout(1, OUT_{to}))",
-        f"at = gl.arange(0, SIDE, layout=gl.SliceLayout(0, OUT_{to}))",
-        f"place = {to} + (batch.to(gl.int64) * N + line)[:, None] * {side} + at[None, :]",
-        f"gl.store(place, value, mask=(line < N)[:, None] & (at < {side})[None, :])",
     ]

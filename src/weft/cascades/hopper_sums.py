@@ -27,16 +27,15 @@ large: nothing is cut off of them. Both kernels add up in one order: results are
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from weft.cascades import step
 from weft.cascades.backward_kernel import BackwardForm, pulled, weighed
-from weft.cascades.hopper import GROUPS, ROWS, STRETCHES, assembled, roles
+from weft.cascades.hopper import GROUPS, ROWS, STRETCHES, assembled, roles, stored
 from weft.cascades.kernel import PLACE, KernelForm, along, mask
 from weft.cascades.step import Words
 
 _WORDS = Words("gl", "ROWS", "BN", "S")
-CONSTANTS = (
-    "BN", "BK", "FIRST", "FIRST_SETTLED", "REST", "SETTLED", "FACTOR", "SUMS", "PRODUCT", "TERMS", "STAGES",
-)  # fmt: skip
 SHARED = ("qs", "bs", "q_full", "b_full", "b_empty")
 LAYOUTS = (
     "S: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BN, 16])",
@@ -72,11 +71,9 @@ KERNEL = f"""\
 {roles(("producer", ""))}"""
 
 
-def hopper_sums_text(form: KernelForm) -> str:
+def hopper_sums_text(form: KernelForm, given: Sequence[str], constants: Sequence[str]) -> str:
     """The source of a `@gluon.jit` kernel and of its roles; the kernel's name is a digest of them."""
-    given = ["a", "b", "c", "d", *step.pointers(form.step), "stretches", "alpha", "B", "M", "N", "sc_n"]
-    given += step.parameters(form.step)
-    return assembled(given, CONSTANTS, SHARED, PLACE, (PRODUCER, KERNEL, _consumer(form)))
+    return assembled(given, constants, SHARED, PLACE, (PRODUCER, KERNEL, _consumer(form)))
 
 
 def _consumer(form: KernelForm) -> list[str]:
@@ -150,15 +147,11 @@ def _stores(form: KernelForm) -> list[str]:
     return [*lines, f"gl.store({to}, acc.to(d.dtype.element_ty), mask=m_in[:, None])"]
 
 
-_PULL_CONSTANTS = ("BN", "BK", "FIRST", "FIRST_SETTLED", "PULL", "PULL_SETTLED", "SUMS", "PRODUCT", "TERMS", "STAGES")
-
-
-def hopper_sums_backward_text(form: BackwardForm) -> str:
+def hopper_sums_backward_text(form: BackwardForm, given: Sequence[str], constants: Sequence[str]) -> str:
     """The source of a `@gluon.jit` kernel and of its roles; the kernel's name is a digest of them."""
-    given = [*form.parameters(), "stretches", "factor_of_s", "B", "M", "N", "K", "sc_n", *step.parameters(form.step)]
     extent = "N" if form.columns else "M"
     at = [f"tile = tl.cdiv({extent}, BM) - 1 - tl.program_id(0)", "batch = tl.to_tensor(0)"]
-    return assembled(given, _PULL_CONSTANTS, SHARED, at, (PRODUCER, KERNEL, _pull_consumer(form)))
+    return assembled(given, constants, SHARED, at, (PRODUCER, KERNEL, _pull_consumer(form)))
 
 
 def _words(form: BackwardForm) -> Words:
@@ -231,14 +224,7 @@ def _pulled(form: BackwardForm, words: Words, inside: bool) -> list[str]:
 
 def _pull_stores(form: BackwardForm, axis: str) -> list[str]:
     to, extent = ("db", "N") if form.columns else ("da", "M")
-    lines = [
-        "OUT: gl.constexpr = stored_layout(BK)",
-        f"value = gl.convert_layout(((found + low) * factor_of_s).to({to}.dtype.element_ty), OUT)",
-        f"line = tile * {GROUPS * ROWS} + CONSUMER * ROWS + gl.arange(0, ROWS, layout=gl.SliceLayout(1, OUT))",
-        "at = gl.arange(0, BK, layout=gl.SliceLayout(0, OUT))",
-        f"place = {to} + line.to(gl.int64)[:, None] * K + at[None, :]",
-        f"gl.store(place, value, mask=(line < {extent})[:, None] & (at < K)[None, :])",
-    ]
+    lines = stored(to, "(found + low) * factor_of_s", "BK", extent, "K")
     lines += [f"gl.store(dx{at}_to + {axis}, of_x{at}, mask={axis}_in)" for at in form.wanted]
     if form.step.meets and form.columns:
         lines.append(f"gl.store(dc + {axis}, of_c.to(dc.dtype.element_ty), mask={axis}_in)")

@@ -30,7 +30,7 @@ class KernelForm(NamedTuple):
     product: int  # the peak that the product with C is over, -1 for none; -2 where there is no C
     fused: bool  # D is multiplied with its factor and rounded; else it stays as it was summed
     stretches: tuple[bool, bool, bool]  # which of them some tile of rows has
-    outer: tuple[int, int, int]  # labels of the batch that A, B and C have
+    outer: tuple[int, ...]  # labels of the batch that A, B and C have
     whole: tuple[bool, bool, bool]  # whether tiles end where N, K and E do
     few: int = 0  # terms of S where they are few and multiplied one by one, else 0
     single: bool = False  # C has one column, which is summed and not multiplied as a matrix
@@ -45,39 +45,16 @@ class KernelForm(NamedTuple):
         return TRITON._replace(spread=bool(self.few) and (self.single or self.product == -2))
 
 
-CONSTANTS = (
-    "BM", "BN", "BK", "BE", "FIRST", "FIRST_SETTLED", "REST", "SETTLED", "FACTOR", "SUMS", "PRODUCT", "PRECISION",
-)  # fmt: skip
-
-
-def kernel_text(form: KernelForm) -> str:
-    """The source of one `@triton.jit` function, named by a digest of itself."""
-    return jit_text(_parameters(form), CONSTANTS, _lines(form))
-
-
-def jit_text(parameters: Sequence[str], constants: Sequence[str], lines: Sequence[str]) -> str:
-    """A `@triton.jit` function of these lines, named by a digest of them."""
+def jit_text(lines: Sequence[str], given: Sequence[str], constants: Sequence[str]) -> str:
+    """A `@triton.jit` function of these lines and parameters, named by a digest of its lines."""
     body = "".join(f"    {line}\n" for line in lines)
-    typed = [*parameters, *(f"{name}: tl.constexpr" for name in constants)]
+    typed = [*given, *(f"{name}: tl.constexpr" for name in constants)]
     return f"@triton.jit\ndef {digest(body)}({', '.join(typed)}):\n{body}"
 
 
 def digest(body: str) -> str:
     """The name of a kernel with that body."""
     return f"cascade_{hashlib.sha256(body.encode()).hexdigest()[:16]}"
-
-
-def _parameters(form: KernelForm) -> list[str]:
-    alpha = "ALPHA: tl.constexpr" if form.step.wide else "alpha"  # a float is passed in single precision
-    found = ["a", "b", "c", "d", *step.pointers(form.step), "stretches", alpha, "B", "M", "N", "K", "E"]
-    found += ["sa_m", "sa_k", "sb_n", "sb_k", "sc_n", "sc_e"]
-    return [*found, *outer_parameters(form.outer), *step.parameters(form.step)]
-
-
-def outer_parameters(outer: Sequence[int]) -> list[str]:
-    """Divisor, extent and stride of each label of the batch that A, B and C have."""
-    pairs = zip("abc", outer, strict=True)
-    return [f"{name}_{word}{at}" for name, count in pairs for at in range(count) for word in ("div", "ext", "step")]
 
 
 def offsets(outer: Sequence[int]) -> list[str]:
@@ -121,7 +98,8 @@ PLACE = (
 )
 
 
-def _lines(form: KernelForm) -> list[str]:
+def kernel_lines(form: KernelForm) -> list[str]:
+    """The lines of the kernel."""
     lines = [*PLACE, "m = tile * BM + tl.arange(0, BM)", "m_in = m < M", "k = tl.arange(0, BK)"]
     lines.append("e = tl.program_id(2) * BE + tl.arange(0, BE)")
     lines += offsets(form.outer)
@@ -245,18 +223,16 @@ def _stores(form: KernelForm) -> list[str]:
     if form.fused:
         lines.append(f"acc = acc * {step.factor(form.step)}")
     lines.append(
-        "tl.store(d + row[:, None] * E + e[None, :], acc.to(d.dtype.element_ty), "
-        "mask=m_in[:, None] & (e[None, :] < E))"
+        "tl.store(d + row[:, None] * E + e[None, :], acc.to(d.dtype.element_ty), mask=m_in[:, None] & (e[None, :] < E))"
     )
     return lines
 
 
 _ONE_ROW = Words("tl", "1", "1", "")
-JOIN_CONSTANTS = ("SHARES", "BE", "FACTOR", "SUMS")
 
 
-def join_text(form: KernelForm) -> str:
-    """The source of one `@triton.jit` function, for one row each and some columns of D; arguments as the kernel's."""
+def join_lines(form: KernelForm) -> list[str]:
+    """The lines of the kernel that joins, for one row each and some columns of D."""
     starts = [*("float('-inf')" for _ in form.step.peaks), *(each.start for each in form.step.sums)]
     pairs = zip(step.kept(form.step), starts, strict=True)
     lines = [
@@ -282,10 +258,7 @@ def join_text(form: KernelForm) -> str:
         joined = f"tl.sum({scaled}, 0)" if each.kind == "sum" else f"tl.{each.kind[1:]}(sum{at}, 0)"
         lines.append(f"sum{at} = tl.zeros([1], SUMS) + {joined}")
         lines.append(f"tl.store(sum{at}_out + row + tl.arange(0, 1), sum{at})")
-    if form.product != -2:
-        lines += _joined_d(form)
-    given = ["d_in", "d", *(f"{name}_in" for name in step.kept(form.step)), *step.pointers(form.step)]
-    return jit_text([*given, "shares", "B", "M", "E", *step.parameters(form.step)], JOIN_CONSTANTS, lines)
+    return lines if form.product == -2 else [*lines, *_joined_d(form)]
 
 
 def _joined_d(form: KernelForm) -> list[str]:

@@ -7,6 +7,8 @@ rows enough for a tile, the others join the batch: B and C lack those.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,15 +16,15 @@ from torch import Tensor
 
 from weft.base.caches import cached_property
 from weft.base.kept import keep_if_captured
-from weft.cascades.arguments import BYTES, Call, KernelArguments, Launches, Lying, held, tensor_map, term_map, terms_of
+from weft.cascades import step
+from weft.cascades.arguments import BYTES, Kernel, KernelArguments, Launches, Lying, held, tensor_map, terms_of
 from weft.cascades.hopper import ROWS, hopper_text
 from weft.cascades.hopper_sums import hopper_sums_text
-from weft.cascades.kernel import KernelForm, gluon_names, join_text, kernel_text, names
+from weft.cascades.kernel import KernelForm, jit_text, join_lines, kernel_lines
 from weft.cascades.masks import Stretches
 from weft.cascades.operations import run_whole
 from weft.cascades.program import FINISHED, PRODUCT, CascadeProgram, Tensors, Values
 from weft.cascades.serving import FEW, CascadeTile
-from weft.fn.triton.device_code import jit_function
 from weft.gpu.common.constraints import power_of_two
 
 
@@ -39,7 +41,7 @@ class CascadeLaunch:
         sides = self.arguments.sides
         self.stretches = Stretches(program, (sides.m, sides.n), (tile.m, tile.n))
         #: The kernel, and the one that joins its states; of a D that is finished or not.
-        self._made: dict[bool, tuple[Call, Call | None]] = {}
+        self._made: dict[bool, tuple[Kernel, Kernel | None]] = {}
 
     def ready(self, tensor: Tensor, at: int) -> Tensor:
         """An arranged A, B or C as the kernel reads it."""
@@ -93,47 +95,54 @@ class CascadeLaunch:
         beside, places = arguments.operands(values), arguments.places(values)
         rows = batch * -(-m // tile.m)
         grid = (rows,) if tile.hopper else (rows, tile.splits, -(-e // tile.e))
-        given = (*operands, shared[0], *beside, *shared[1:], self._table, *numbers, *places)
-        calls = [kernel._replace(grid=grid, given=given)]
+        out = {**operands, "d": shared[0], **beside, **self._states("out", shared)}
+        calls = [kernel(grid, {**out, "stretches": self._table, **numbers, **places})]
         if join is None:
             return Launches(calls, [], found)
-        given = (shared[0], found[0], *shared[1:], *beside, *found[1:], tile.splits, batch, m, e, *places)
-        calls.append(join._replace(grid=(batch * m, -(-e // join.named["BE"])), given=given))
+        out = {"d_in": shared[0], "d": found[0], **self._states("in", shared), **beside, **self._states("out", found)}
+        given = {**out, "shares": tile.splits, "B": batch, "M": m, "E": e, **places}
+        calls.append(join((batch * m, -(-e // join.constants["BE"])), given))
         return Launches(calls, shared, found)
 
     def _room(self, like: Tensor, shares: tuple[int, ...], stored: torch.dtype) -> list[Tensor]:
         """Memory for D, and for peaks and sums, of all columns or of shares of them."""
         batch, m, _, _, e = self.arguments.sizes
-        sums, count = self.frame.products.accumulate, len(self.stage.peaks) + len(self.functions.sums)
+        sums = self.frame.products.accumulate
         d = like.new_empty((*shares, batch, m, e) if self.functions.meets else (1,), dtype=stored)
-        return [d, *(like.new_empty((*shares, batch, m), dtype=sums) for _ in range(count))]
+        return [d, *(like.new_empty((*shares, batch, m), dtype=sums) for _ in step.kept(self.functions))]
+
+    def _states(self, end: str, room: Sequence[Tensor]) -> dict[str, Tensor]:
+        """Memory for peaks and sums by the names that kernels have for them."""
+        return {f"{name}_{end}": each for name, each in zip(step.kept(self.functions), room[1:], strict=True)}
 
     def _finishes(self, raw: bool) -> bool:
         """Whether kernels multiply D with its factor and round it."""
         return not raw and self.functions.factor is not None
 
-    def _operands(self, a: Tensor, b: Tensor, c: Tensor, lying: Lying) -> tuple[tuple[Any, ...], list[Any]]:
+    def _operands(self, a: Any, b: Any, c: Any, lying: Lying) -> tuple[dict[str, Any], dict[str, Any]]:
         """A, B and C as the kernel takes them, and the numbers that say how they lie."""
-        tile, operands, alpha, steps = self.tile, (a, b, c), float(self.frame.alpha), lying.steps
-        batch, m, n, k, e = self.arguments.sizes
+        tile, alpha, (batch, m, n, k, e) = self.tile, float(self.frame.alpha), self.arguments.sizes
+        numbers: dict[str, Any] = {} if self.arguments.wide else {"alpha": alpha}
         if tile.terms:
-            (left, factor), (right, other) = terms_of(a, m, tile.terms), terms_of(b, n, tile.terms)
-            operands, steps = (left, right, c), (left.shape[2], 1, right.shape[2], 1, *steps[4:])
-            numbers = [alpha * (factor * other), batch, m, n]
-            if tile.hopper:
-                maps = term_map(left, (m, k), (ROWS, tile.k)), term_map(right, (n, k), (tile.n, tile.k))
-                return (*maps, c), [*numbers, steps[4]]
+            (a, factor), (b, other) = terms_of(a, m, tile.terms), terms_of(b, n, tile.terms)
+            numbers["alpha"] = alpha * (factor * other)
+            lying = lying._replace(steps=(a.shape[2], 1, b.shape[2], 1, *lying.steps[4:]))
+        steps, numbers = lying.steps, {**numbers, "B": batch, "M": m, "N": n}
+        if not tile.hopper:
+            numbers |= {"K": k, "E": e, **lying.strides, **lying.along_batch()}
+            if self._maps(lying):
+                a = tensor_map(a, [], (m, k), steps[0], (tile.m, tile.k), laid=False)
+                b = tensor_map(b, [], (n, k), steps[2], (tile.n, tile.k), laid=False)
         else:
-            numbers = [alpha, batch, m, n]
-        if tile.hopper:
-            sides = ((m, k), (n, k), (n, e))
-            tiles = ((ROWS, tile.k), (tile.n, tile.k), (tile.n, tile.e))
-            inner = zip(operands, lying.outer, sides, steps[::2], tiles, strict=True)
-            return tuple(tensor_map(*each, laid=True) for each in inner), [*numbers, e, *lying.along_batch(2)]
-        if self._maps(lying):
-            of_a = tensor_map(a, [], (m, k), steps[0], (tile.m, tile.k), laid=False)
-            operands = (of_a, tensor_map(b, [], (n, k), steps[2], (tile.n, tile.k), laid=False), c)
-        return operands, [*numbers, k, e, *steps, *lying.along_batch()]
+            outer = [[(1, tile.terms, each.stride(0))] for each in (a, b)] if tile.terms else lying.outer
+            a = tensor_map(a, outer[0], (m, k), steps[0], (ROWS, tile.k), laid=True)
+            b = tensor_map(b, outer[1], (n, k), steps[2], (tile.n, tile.k), laid=True)
+            if tile.terms:
+                numbers["sc_n"] = steps[4]
+            else:
+                c = tensor_map(c, outer[2], (n, e), steps[4], (tile.n, tile.e), laid=True)
+                numbers |= {"E": e, **lying.along_batch(("div", "ext"))}
+        return {"a": a, "b": b, "c": c}, numbers
 
     @cached_property
     def _table(self) -> Tensor:
@@ -141,38 +150,40 @@ class CascadeLaunch:
 
     # -- what the kernel is told ------------------------------------------------------------------------------------
 
-    def _compiled(self, form: KernelForm) -> tuple[Call, Call | None]:
+    def _compiled(self, form: KernelForm) -> tuple[Kernel, Kernel | None]:
         """The kernel of a form; where columns are shared it leaves the factor of D to the one that joins."""
         tile, functions, settled = self.tile, self.functions, self.stretches.conditions
         own = form._replace(fused=form.fused and tile.splits == 1)
-        text = kernel_text if not tile.hopper else hopper_sums_text if tile.terms else hopper_text
-        kernel = jit_function(text(own), gluon_names if tile.hopper else names)
         factor = functions.factor if form.fused else None
         written = {
             "FIRST": functions.first(), "FIRST_SETTLED": functions.first(settled), "REST": functions.rest(),
             "SETTLED": functions.rest(settled), "FACTOR": factor if own.fused else None,
         }  # fmt: skip
-        found = {**self.arguments.constants(written, tile), "BN": tile.n, "BK": tile.k, "BE": tile.e}
-        if tile.hopper and tile.terms:
-            del found["BE"]
-            found |= {"TERMS": tile.terms, "STAGES": tile.stages}
-        if not tile.hopper:
-            found["BM"] = tile.m
+        sides: dict[str, Any] = {"BN": tile.n, "BK": tile.k}
+        if tile.hopper:
+            sides |= {"TERMS": tile.terms, "STAGES": tile.stages} if tile.terms else {"BE": tile.e}
+            text = partial(hopper_sums_text if tile.terms else hopper_text, own)
+        else:
+            sides |= {"BE": tile.e, "BM": tile.m}
+            text = partial(jit_text, kernel_lines(own))
+        if self.arguments.wide:
+            sides["ALPHA"] = float(self.frame.alpha)
+        kernel = self.arguments.kernel(text, tile, written, sides)
         if tile.splits == 1:
-            return Call(kernel, (), (), found), None
-        join = {"SHARES": power_of_two(tile.splits), "BE": min(tile.e, 128), "SUMS": found["SUMS"], "num_warps": 4}
+            return kernel, None
+        join = {"SHARES": power_of_two(tile.splits), "BE": min(tile.e, 128), "SUMS": kernel.constants["SUMS"]}
         join["FACTOR"] = None if factor is None else factor.jit
-        return Call(kernel, (), (), found), Call(jit_function(join_text(form)), (), (), join)
+        return kernel, Kernel(partial(jit_text, join_lines(form)), join, {"num_warps": 4})
 
     def _form(self, values: Values, finished: bool, lying: Lying) -> KernelForm:
         frame, tile = self.frame, self.tile
         _, _, _, k, e = self.arguments.sizes
         few = k if k <= FEW and frame.products.product.itemsize >= 4 else 0
-        step = self.arguments.form(values)
+        own = self.arguments.form(values)
         return KernelForm(
-            step._replace(scaled=(step.scaled or tile.terms > 0) and not (tile.terms and tile.hopper)),
+            own._replace(scaled=(own.scaled or tile.terms > 0) and not (tile.terms and tile.hopper)),
             self.functions.product, finished,
-            self.stretches.present, lying.labels,
+            self.stretches.present, tuple(map(len, lying.outer)),
             (True, k % tile.k == 0, e % tile.e == 0), few, e == 1, tile.splits > 1, k > tile.k and not few,
             self._maps(lying), tile.terms,
         )  # fmt: skip

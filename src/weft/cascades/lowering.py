@@ -46,15 +46,6 @@ class Rewriting:
         self.new: dict[fx.Node, fx.Node] = {}
         self._known: dict[Any, fx.Node] = {}
 
-    def copy(self, node: fx.Node) -> fx.Node:
-        """A node of the old graph in the new one."""
-        if node.op == "call_function":
-            args, kwargs = self.rename(node.args), self.rename(node.kwargs)
-            self.new[node] = self._made(node.target, args, kwargs, node.meta["dtype"], node.meta["scalar"])
-        else:
-            self.new[node] = self.graph.node_copy(node, self.new.__getitem__)
-        return self.new[node]
-
     def call(self, target: Any, *args: Any, like: fx.Node, dtype: torch.dtype | None = None) -> fx.Node:
         """An operation of the new graph, of the type of `like`."""
         return self._made(target, args, {}, dtype or like.meta["dtype"], False)
@@ -88,12 +79,14 @@ class Rewriting:
 
     def through(self, rewritten: Callable[[fx.Node], fx.Node | None]) -> Any:
         """The results of the old graph in the new one, where some operations are `rewritten`."""
-        for node in (*self.between.inputs, *self.between.calls):
+        for node in self.between.inputs:
+            self.new[node] = self.graph.node_copy(node)
+        for node in self.between.calls:
             found = rewritten(node)
             if found is None:
-                self.copy(node)
-            else:
-                self.new[node] = found
+                args, kwargs = self.rename(node.args), self.rename(node.kwargs)
+                found = self._made(node.target, args, kwargs, node.meta["dtype"], node.meta["scalar"])
+            self.new[node] = found
         return self.rename(output_of(self.between.graph))
 
 

@@ -13,8 +13,9 @@ to smallest ones. Where a condition holds in a whole block, kernels make the cho
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -81,12 +82,17 @@ def kept(
     frame = program.frame
     cuts = cuts_of(frame, blocks)
     shape = [len(each) for each in cuts.starts]
-    if not known or not shape:
-        return [(_box(frame, cuts, place), frozenset()) for place in np.ndindex(*shape)]
-    values = _values(stage, frame, cuts, known)
-    settled, idle = _settled(stage, values, shape), _idle(program, stage, values)
-    busy = ~np.broadcast_to(np.asarray(False) if idle is None else idle, shape)
-    return [(_box(frame, cuts, place), settled(place)) for place in map(tuple, np.argwhere(busy))]
+    busy, settled = np.ones(shape, bool), dict[fx.Node, Array]()
+    found = list[tuple[Box, frozenset[fx.Node]]]()
+    if known and shape:
+        values = _values(stage, frame, cuts, known)
+        settled = _settled(stage, values, shape)
+        busy &= ~_idle(program, stage, values)
+    for place in map(tuple, np.argwhere(busy)):
+        every = enumerate(zip(frame.order, place, strict=True))
+        box = {label: (int(cuts.starts[dim][at]), int(cuts.sizes[dim][at])) for dim, (label, at) in every}
+        found.append((box, frozenset(node for node, holds in settled.items() if holds[place])))
+    return found
 
 
 def _values(stage: Stage, frame: CascadeFrame, cuts: Cuts, known: Known) -> dict[fx.Node, Bounds | None]:
@@ -103,8 +109,8 @@ def _values(stage: Stage, frame: CascadeFrame, cuts: Cuts, known: Known) -> dict
 
 def _settled(
     stage: Stage, values: Mapping[fx.Node, Bounds | None], shape: Sequence[int]
-) -> Callable[[tuple[int, ...]], frozenset[fx.Node]]:
-    """For the place of a block, the choices whose condition holds in all of it."""
+) -> dict[fx.Node, Array]:  # fmt: skip
+    """Choices whose condition holds in all of some block, and in which blocks it does."""
     always = {}
     for node in dict.fromkeys((*stage.first, *stage.nodes)):
         if is_reduction(node) or node.target is not torch.ops.aten.where.self:
@@ -113,37 +119,24 @@ def _settled(
         plain = isinstance(first, fx.Node) and not first.meta["scalar"] and first.meta["dtype"] == node.meta["dtype"]
         if condition is not None and plain and (holds := condition.low.numpy()).any():
             always[node] = np.broadcast_to(holds, shape)
-    return lambda place: frozenset(node for node, holds in always.items() if holds[place])
+    return always
 
 
-def _box(frame: CascadeFrame, cuts: Cuts, place: Sequence[Any]) -> Box:
-    return {
-        label: (int(cuts.starts[dim][at]), int(cuts.sizes[dim][at]))
-        for dim, (label, at) in enumerate(zip(frame.order, place, strict=True))
-    }
-
-
-def _idle(program: CascadeProgram, stage: Stage, values: Mapping[fx.Node, Bounds | None]) -> Array | None:
-    """Whether each block adds nothing; None where nothing is known."""
-    found: Array | None = None
-    within = [node for node in stage.nodes if is_reduction(node)]
-    judged = [(str(node.args[1]), node.args[0]) for node in within]
+def _idle(program: CascadeProgram, stage: Stage, values: Mapping[fx.Node, Bounds | None]) -> Array:
+    """Whether each block adds nothing, as far as is known."""
+    every: list[Array] = []
+    judged = [(str(node.args[1]), node.all_input_nodes[0]) for node in stage.nodes if is_reduction(node)]
     judged += [(target.kind, target.node) for target in stage.targets]
     algebra = program.frame.algebra
     idle = _IDLE if algebra is None else {**_IDLE, "product": algebra.idle}
     for kind, node in judged:
-        small = isinstance(node, fx.Node) and node not in program.between.elementwise
-        if kind == "store" and small:
+        if kind == "store" and node not in program.between.elementwise:
             continue
-        mask = idle.get(kind)
-        if kind == "store" or (program.whole and kind.startswith("arg")) or mask is None:
-            return None
-        value = values.get(node)  # type: ignore[arg-type]
-        if value is None:
-            return None
-        nothing = value.exactly(mask).numpy()
-        found = nothing if found is None else found & nothing
-    return found
+        mask, value = idle.get(kind), values.get(node)
+        if kind == "store" or (program.whole and kind.startswith("arg")) or mask is None or value is None:
+            return np.asarray(False)
+        every.append(value.exactly(mask).numpy())
+    return reduce(np.logical_and, every) if every else np.asarray(False)
 
 
 class Stretches:

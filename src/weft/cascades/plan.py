@@ -163,9 +163,7 @@ class CascadePlan:
         """
         every = self.loops.rows.items() if self.loops() else ()
         return {
-            stage: rows
-            for stage, rows in every
-            if not (isinstance(rows, str) or (differentiates and stage.selects))
+            stage: rows for stage, rows in every if not (isinstance(rows, str) or (differentiates and stage.selects))
         }
 
     # -- a call ----------------------------------------------------------------------------------------------------
@@ -311,7 +309,7 @@ class CascadePlan:
 
     def _preparing(self, given: Sequence[Tensor], grads: bool) -> Callable[[], CascadeLaunch]:
         """The kernel and that of gradients compiled, for tensors like these."""
-        without = [_without_memory(each) for each in given]
+        without = [torch.empty_strided(each.shape, each.stride(), dtype=each.dtype, device="meta") for each in given]
 
         def prepare() -> CascadeLaunch:
             kernel = self.kernel
@@ -366,8 +364,3 @@ class CascadePlan:
 
     def __repr__(self) -> str:
         return f"CascadePlan({self.notation}, {self.program.form})"
-
-
-def _without_memory(tensor: Tensor) -> Tensor:
-    """A tensor of the same layout."""
-    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")

@@ -12,7 +12,7 @@ of a `tail` follow from those alone: they are as small as the reductions, and ex
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -142,18 +142,17 @@ def _staged(
     inside = frozenset(
         node for node in between.reductions if between.large(node) and set(between.reduced(node)) <= whole
     )
-    order = _StepOrder(between, inside, results if product is None else (product, *results))
-    last = max(order.last(results), -1 if product is None else order.level[product])
+    order = _StepOrder(between, inside, results, product)
     prelude, stages = order.tail(-1, results), []
-    for level in range(last + 1):
+    for level in range(order.last + 1):
         known = tuple(node for node in between.calls if node in order.small and order.level[node] <= level)
         peaks = tuple(node for node in known if node in order.peaks and order.level[node] == level)
         known = tuple(node for node in known if node not in peaks)
         given = frozenset((*known, *peaks))
-        targets = [_scaled(between, target, given, peaks) for target in order.targets(level, results, product)]
+        targets = [_scaled(between, each, given, peaks) for each in order.targets if order.level[each.node] == level]
         first = _sorted(between, between.ancestors([node.all_input_nodes[0] for node in peaks], given), given)
         nodes = _sorted(between, between.ancestors([target.node for target in targets], given), given)
-        tail = order.tail(level, results if level == last else ())
+        tail = order.tail(level, results if level == order.last else ())
         stages.append(Stage(tuple(targets), peaks, first, nodes, known, tail))
     pairs = zip(between.names, between.inputs[1:], strict=True)
     indices = {node: frame.indices[name] for name, node in pairs if name in frame.indices}
@@ -176,15 +175,32 @@ class _StepOrder:
     follow from reductions within a block, and are known in that block alone until they are stored.
     """
 
-    def __init__(self, between: Between, inside: frozenset[fx.Node], results: Collection[fx.Node]) -> None:
+    def __init__(
+        self, between: Between, inside: frozenset[fx.Node], results: Collection[fx.Node], product: fx.Node | None
+    ) -> None:
         self.between, self.inside = between, inside
         self.level: dict[fx.Node, int] = dict.fromkeys(between.inputs, 0)
         self.small: set[fx.Node] = set()
         self.local: set[fx.Node] = set()
         self.peaks: set[fx.Node] = set()
-        self.needed = between.ancestors(list(results), frozenset())
+        self.needed = between.ancestors([*results, *([] if product is None else [product])], frozenset())
         for node in between.calls:
             self._place(node)
+        reduced = [node for node in between.reductions if between.large(node) and node in self.needed]
+        stored = [node for node in results if node in between.elementwise or node in self.local]
+        for node in between.calls:  # that a tail begins with
+            if node in self.small and node in self.needed:
+                stored += [source for source in node.all_input_nodes if source in self.local]
+        #: The values that passes make from their blocks.
+        self.targets = [
+            CascadeTarget(node.all_input_nodes[0], str(node.args[1]), node)
+            for node in reduced
+            if node not in self.inside and node not in self.peaks
+        ]
+        self.targets += [CascadeTarget(node, "store", node) for node in dict.fromkeys(stored)]
+        self.targets += [] if product is None else [CascadeTarget(product, "product", product)]
+        #: The last pass that anything is needed of.
+        self.last = max((self.level[each.node] for each in self.targets), default=0)
 
     def _place(self, node: fx.Node) -> None:
         sources = node.all_input_nodes
@@ -205,29 +221,9 @@ class _StepOrder:
                 level = max(level, *(self.level[each] + (each in self.peaks) for each in sources))
         self.level[node] = level
 
-    def last(self, outputs: Iterable[fx.Node]) -> int:
-        """The last pass that anything is needed of."""
-        made = [self.level[node.args[0]] for node in self._accumulated()]  # type: ignore[index]
-        large = [node for node in outputs if node in self.between.elementwise or node in self.local]
-        return max([0, *made, *(self.level[node] for node in (*large, *self._stored()))])
-
-    def targets(self, level: int, outputs: Collection[fx.Node], product: fx.Node | None) -> list[CascadeTarget]:
-        """The values that a pass makes from its blocks."""
-        found = []
-        for node in self._accumulated():
-            if self.level[node.args[0]] == level:  # type: ignore[index]
-                found.append(CascadeTarget(node.args[0], str(node.args[1]), node))  # type: ignore[arg-type]
-        stored = [node for node in outputs if node in self.between.elementwise or node in self.local]
-        for node in dict.fromkeys((*stored, *self._stored())):
-            if self.level[node] == level:
-                found.append(CascadeTarget(node, "store", node))
-        if product is not None and self.level[product] == level:
-            found.append(CascadeTarget(product, "product", product))
-        return found
-
     def tail(self, level: int, outputs: Collection[fx.Node]) -> tuple[fx.Node, ...]:
         """Small values that are known after a pass and not before; with the last one whatever is returned besides."""
-        made = {target.gives for each in range(level + 1) for target in self.targets(each, outputs or (), None)}
+        made = {each.gives for each in self.targets if each.kind != "product" and self.level[each.node] <= level}
         wanted = [
             node
             for node in self.small
@@ -238,28 +234,9 @@ class _StepOrder:
             for node in outputs
             if level >= 0 and node not in self.between.elementwise and node not in self.local and node not in self.small
         ]
-        before = {node for node in self.small if self.level[node] <= level}
-        known = frozenset(made | before | self.local)
+        known = frozenset(made | {node for node in self.small if self.level[node] <= level} | self.local)
         wanted = [node for node in wanted if node not in made]
         return _sorted(self.between, self.between.ancestors(wanted, known), known)
-
-    def _accumulated(self) -> list[fx.Node]:
-        """Reductions of elements from block to block."""
-        return [
-            node
-            for node in self.between.reductions
-            if node in self.needed and node not in self.inside and node not in self.peaks and self.between.large(node)
-        ]
-
-    def _stored(self) -> list[fx.Node]:
-        """Values known within blocks that a tail begins with."""
-        return [
-            source
-            for node in self.between.calls
-            if node in self.small and node in self.needed
-            for source in node.all_input_nodes
-            if source in self.local
-        ]
 
 
 def _sorted(between: Between, nodes: Collection[fx.Node], known: Collection[fx.Node]) -> tuple[fx.Node, ...]:

@@ -126,8 +126,7 @@ def _with(
     read_operands(named["operands"])
     read_indices(named["indices"])
     reductions = Reductions(reduce, labels, named)
-    own = [function for name in _FUNCTIONS if (function := keywords.get(name)) is not None]
-    fused = {name for function in own for name in _taken(function)}
+    fused = {name for hook in _FUNCTIONS for name in _taken(keywords.get(hook))}
     left = {
         key: {name: value for name, value in given.items() if name in fused or name not in reductions.takes} or None
         for key, given in named.items()

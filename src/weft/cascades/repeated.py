@@ -7,6 +7,7 @@ import math
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -123,11 +124,8 @@ class Replay:
     ) -> None:  # fmt: skip
         self._device, self._new = tensors[0].device, torch.zeros if zeroed else torch.empty
         self._results = [(each.shape, each.dtype) for each in results]
-        self._places: list[int] = []  # of the room, in bytes from where it begins
-        self._bytes = 0
-        for each in room:
-            self._places.append(self._bytes)
-            self._bytes += -(-each.nbytes // _ALIGNED) * _ALIGNED
+        sizes = [-(-each.nbytes // _ALIGNED) * _ALIGNED for each in room]
+        *self._places, self._bytes = accumulate(sizes, initial=0)  # of the room, in bytes from where it begins
         slots = {id(each): at for at, each in enumerate((*tensors, *results, *room))}
         self._steps = [_Step(call, slots, self._device) for call in calls]
         self._fixed = [each for step in self._steps for each in step.arguments if isinstance(each, Tensor)]
@@ -152,8 +150,8 @@ class _Step:
     """A launch with other tensors, past Triton's launcher where that can be."""
 
     def __init__(self, call: Call, slots: Mapping[int, int], device: torch.device) -> None:
-        compiled, names = call(), call.kernel.arg_names
-        self.arguments = [*call.given, *(call.named[name] for name in names if name in call.named)]
+        compiled = call()
+        self.arguments = [call.given[name] for name in call.kernel.arg_names]
         of = [id(getattr(each, "base", each)) for each in self.arguments]  # a tensor map is of a tensor
         self._slots = [(at, slots[each]) for at, each in enumerate(of) if each in slots]
         self._run = compiled[(*call.grid, 1, 1)[:3]]

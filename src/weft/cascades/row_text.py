@@ -165,13 +165,10 @@ class RowText:
     # -- a row -----------------------------------------------------------------------------------------------------
 
     def _bases(self) -> list[str]:
-        at, found = EXTENTS + self.dims, [f"e{dim} = load_word(box + {8 * (EXTENTS + dim)})" for dim in
-                                          range(self.dims)]  # fmt: skip
+        names = [f"e{dim}" for dim in range(self.dims)]
         for place in range(len(self.places)):
-            names = [f"base{place}", *(f"t{place}_{dim}" for dim in range(self.dims))]
-            found += [f"{name} = load_word(box + {8 * (at + i)})" for i, name in enumerate(names)]
-            at += 1 + self.dims
-        return found
+            names += [f"base{place}", *(f"t{place}_{dim}" for dim in range(self.dims))]
+        return [f"{name} = load_word(box + {8 * at})" for at, name in enumerate(names, EXTENTS)]
 
     def _pointers(self) -> list[str]:
         found = [f"s, rest = block + row * n * {self.dtype.itemsize}, row"]

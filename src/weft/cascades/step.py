@@ -12,7 +12,7 @@ do. Exponentials are powers of two: log2(e) joins the factor of S where the peak
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 _NOTHING = "float('-inf')"
 
@@ -133,35 +133,9 @@ class StepForm(NamedTuple):
     scaled: bool = True
 
 
-def parameters(form: StepForm) -> list[str]:
-    """The parameters that follow from the inputs: divisor, extent and stride of each label."""
-    return [
-        f"x{at}l{place}_{word}"
-        for at, each in enumerate(form.inputs)
-        for place, label in enumerate(each.labels)
-        for word in words_of(label, each.coordinate)
-    ]
-
-
-def words_of(label: LabelText, coordinate: bool) -> list[str]:
-    """Numbers that a label's coordinate is found with: divisor, extent, stride."""
-    pairs = (("div", label.divides), ("ext", label.wraps), ("step", not coordinate))
-    return [word for word, needed in pairs if needed]
-
-
-def operands(form: StepForm) -> list[str]:
-    """The pointers of operands."""
-    return [f"x{at}" for at, each in enumerate(form.inputs) if not each.coordinate]
-
-
-def kept(form: StepForm) -> list[str]:
-    """The names of peaks and sums."""
+def kept(form: Any) -> list[str]:
+    """The names of `peaks` and `sums`."""
     return [*(f"peak{at}" for at in range(len(form.peaks))), *(f"sum{at}" for at in range(len(form.sums)))]
-
-
-def pointers(form: StepForm) -> list[str]:
-    """The pointers of operands, peaks and sums."""
-    return [*operands(form), *(f"{name}_out" for name in kept(form))]
 
 
 def beginning(form: StepForm, words: Words) -> list[str]:
