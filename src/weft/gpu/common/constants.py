@@ -144,10 +144,10 @@ class WholeConstant:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        return whole(getattr(self._fields_of, name))
+        return _part(getattr(self._fields_of, name))
 
     def __getitem__(self, place: int) -> Any:
-        return whole(self._fields_of[place])
+        return _part(self._fields_of[place])
 
     def __len__(self) -> int:
         return len(self._fields_of)
@@ -164,6 +164,13 @@ class WholeConstant:
     def mangle(self) -> str:
         """The constant's part of the names of functions."""
         return hashlib.sha256(repr(self).encode()).hexdigest()[:16]
+
+
+def _part(value: Any) -> Any:
+    """A part of a constant, as what it is to the compiler too: a constant."""
+    if isinstance(value, tuple):
+        value = WholeConstant(value) if hasattr(value, "_fields") else tuple(map(_part, value))
+    return import_module("triton.language").constexpr(value)
 
 
 def whole(value: Any) -> Any:

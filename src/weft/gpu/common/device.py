@@ -68,15 +68,13 @@ def axis_start(at, DIM: tl.constexpr, I: tl.constexpr):
 @triton.jit
 def lane_index(at, lane, DIM: tl.constexpr, I: tl.constexpr):
     """Indices along axis `I` of the lanes of a flattened dim of a tile."""
-    AXIS: tl.constexpr = DIM.axes[I]
-    return axis_start(at, DIM, I) + lane // AXIS.inner % AXIS.tile
+    return axis_start(at, DIM, I) + lane // DIM.axes[I].inner % DIM.axes[I].tile
 
 
 @triton.jit
 def spread_index(at, DIM: tl.constexpr, I: tl.constexpr):
     """Indices along axis `I` of a tile, as a vector."""
-    AXIS: tl.constexpr = DIM.axes[I]
-    return axis_start(at, DIM, I) + tl.arange(0, AXIS.tile)
+    return axis_start(at, DIM, I) + tl.arange(0, DIM.axes[I].tile)
 
 
 @triton.jit
@@ -173,11 +171,10 @@ def along(vector, PLACE: tl.constexpr, RANK: tl.constexpr):
 @triton.jit
 def spread_axis(at, DIM: tl.constexpr, I: tl.constexpr, TENSOR: tl.constexpr, RANK: tl.constexpr, WIDE: tl.constexpr):
     """Offsets along axis `I`, as its dimension of the tile; of one index where it is none of the tile's."""
-    AXIS: tl.constexpr = DIM.axes[I]
-    if AXIS.place < 0:
+    if DIM.axes[I].place < 0:
         return digits_offset(axis_start(at, DIM, I), DIM, I, TENSOR, WIDE)
     else:
-        return along(run_offset(spread_index(at, DIM, I), DIM, I, TENSOR, WIDE), AXIS.place, RANK)
+        return along(run_offset(spread_index(at, DIM, I), DIM, I, TENSOR, WIDE), DIM.axes[I].place, RANK)
 
 
 @triton.jit
@@ -193,8 +190,7 @@ def spread_offsets(at, DIM: tl.constexpr, TENSOR: tl.constexpr, RANK: tl.constex
 @triton.jit
 def inside(at, DIM: tl.constexpr, I: tl.constexpr, RANK: tl.constexpr):
     """Which indices along axis `I` exist, as its dimension of the tile."""
-    AXIS: tl.constexpr = DIM.axes[I]
-    return along(spread_index(at, DIM, I) < AXIS.extent, AXIS.place, RANK)
+    return along(spread_index(at, DIM, I) < DIM.axes[I].extent, DIM.axes[I].place, RANK)
 
 
 @triton.jit
@@ -263,13 +259,11 @@ def gathered_one(
     MASK: tl.constexpr,
 ):  # fmt: skip
     """One of them."""
-    TENSOR: tl.constexpr = ENTRIES[I][0]  # fields by number: a tuple on its way through calls loses their names
-    POINTER: tl.constexpr = ENTRIES[I][1]
-    offsets = OFFSETS(place, PARAMS, TENSOR)
-    if POINTER < 0:
-        return tl.cast(offsets, tl.int64 if ENTRIES[I][2] else tl.int32)
+    offsets = OFFSETS(place, PARAMS, ENTRIES[I].tensor)
+    if ENTRIES[I].pointer < 0:
+        return tl.cast(offsets, tl.int64 if ENTRIES[I].long else tl.int32)
     else:
-        return load_or_zero(pointers[POINTER] + offsets, MASK(place, PARAMS, TENSOR))
+        return load_or_zero(pointers[ENTRIES[I].pointer] + offsets, MASK(place, PARAMS, ENTRIES[I].tensor))
 
 
 @triton.jit
@@ -281,7 +275,7 @@ def gathered_step(
     first."""
     values = ()
     for i in tl.static_range(len(ENTRIES)):
-        if K.present[ENTRIES[i][0]]:
+        if K.present[ENTRIES[i].tensor]:
             values += (gathered_one(pointers, place, ENTRIES, i, PARAMS, OFFSETS, MASK),)
         else:
             values += (known[i],)
@@ -313,8 +307,6 @@ def finished(
     beta = factors[1]
     REDUCE: tl.constexpr = OP.reduce
     AUX: tl.constexpr = OP.aux
-    AUX_C: tl.constexpr = AUX.c
-    AUX_D: tl.constexpr = AUX.epilogue
     mask = tl.broadcast_to(MASK(place, PARAMS, ANY), acc.shape)
     value = acc
     if REDUCE is None:
@@ -323,16 +315,16 @@ def finished(
         offsets_c = tl.broadcast_to(OFFSETS(place, PARAMS, 2), acc.shape)
         addend = load_or_zero(c + offsets_c, mask).to(acc.dtype)
         if OP.c_fn is not None:
-            addend = OP.c_fn(addend, *gathered(pointers, place, AUX_C, PARAMS, OFFSETS, MASK)).to(acc.dtype)
+            addend = OP.c_fn(addend, *gathered(pointers, place, AUX.c, PARAMS, OFFSETS, MASK)).to(acc.dtype)
         if REDUCE is None:
             value += addend * scalar(beta, acc.dtype)
         else:
             value = REDUCE(value, addend).to(acc.dtype)
     if OP.epilogue is not None:
-        value = OP.epilogue(value, *gathered(pointers, place, AUX_D, PARAMS, OFFSETS, MASK))
+        value = OP.epilogue(value, *gathered(pointers, place, AUX.epilogue, PARAMS, OFFSETS, MASK))
     for i in tl.static_range(len(AUX.outputs)):
-        other = pointers[AUX.outputs[i][1]]
-        offsets = tl.broadcast_to(OFFSETS(place, PARAMS, AUX.outputs[i][0]), acc.shape)
+        other = pointers[AUX.outputs[i].pointer]
+        offsets = tl.broadcast_to(OFFSETS(place, PARAMS, AUX.outputs[i].tensor), acc.shape)
         more = to_type(tl.broadcast_to(value[i + 1], acc.shape), other.dtype.element_ty)
         tl.store(other + offsets, more, mask=mask)
     return to_type(value if len(AUX.outputs) == 0 else tl.broadcast_to(value[0], acc.shape), OP.result)

@@ -151,51 +151,36 @@ def tile_mask(
 @triton.jit
 def a_offsets(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
     """Offsets in a tensor of a tile of A, at (batch, m, k)."""
-    M: tl.constexpr = PARAMS.m
-    K: tl.constexpr = PARAMS.k_of_a
-    BATCH: tl.constexpr = PARAMS.batch
-    return tile_offsets(place, M, K, BATCH, TENSOR, PARAMS.wide[TENSOR])
+    return tile_offsets(place, PARAMS.m, PARAMS.k_of_a, PARAMS.batch, TENSOR, PARAMS.wide[TENSOR])
 
 
 @triton.jit
 def a_mask(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
     """The mask of the elements that exist in a tile of A."""
-    M: tl.constexpr = PARAMS.m
-    K: tl.constexpr = PARAMS.k_of_a
-    BATCH: tl.constexpr = PARAMS.batch
-    return tile_mask(place, M, K, BATCH, TENSOR)
+    return tile_mask(place, PARAMS.m, PARAMS.k_of_a, PARAMS.batch, TENSOR)
 
 
 @triton.jit
 def b_offsets(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
     """Offsets in a tensor of a tile of B, at (batch, n, k)."""
-    N: tl.constexpr = PARAMS.n
-    K: tl.constexpr = PARAMS.k
-    BATCH: tl.constexpr = PARAMS.batch
-    return tile_offsets(place, N, K, BATCH, TENSOR, PARAMS.wide[TENSOR], False)
+    return tile_offsets(place, PARAMS.n, PARAMS.k, PARAMS.batch, TENSOR, PARAMS.wide[TENSOR], False)
 
 
 @triton.jit
 def b_mask(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
     """The mask of the elements that exist in a tile of B."""
-    N: tl.constexpr = PARAMS.n
-    K: tl.constexpr = PARAMS.k
-    BATCH: tl.constexpr = PARAMS.batch
-    return tile_mask(place, N, K, BATCH, TENSOR, False)
+    return tile_mask(place, PARAMS.n, PARAMS.k, PARAMS.batch, TENSOR, False)
 
 
 @triton.jit
 def rows_and_columns(a, b, place, rows, columns, PARAMS: tl.constexpr):
     """Pointers to `rows` of A and `columns` of B of an output tile (batch, m, n) at the start of k, and which exist."""
     batch_block, m_block, n_block = place
-    M: tl.constexpr = PARAMS.m
-    N: tl.constexpr = PARAMS.n
-    BATCH: tl.constexpr = PARAMS.batch
-    a_rows = a + device.batch_offset(batch_block, BATCH, 0, PARAMS.wide[0])
-    a_rows += device.dim_offsets(m_block, rows, M, 0, PARAMS.wide[0])
-    b_columns = b + device.batch_offset(batch_block, BATCH, 1, PARAMS.wide[1])
-    b_columns += device.dim_offsets(n_block, columns, N, 1, PARAMS.wide[1])
-    return a_rows, b_columns, device.dim_mask(m_block, rows, M), device.dim_mask(n_block, columns, N)
+    a_rows = a + device.batch_offset(batch_block, PARAMS.batch, 0, PARAMS.wide[0])
+    a_rows += device.dim_offsets(m_block, rows, PARAMS.m, 0, PARAMS.wide[0])
+    b_columns = b + device.batch_offset(batch_block, PARAMS.batch, 1, PARAMS.wide[1])
+    b_columns += device.dim_offsets(n_block, columns, PARAMS.n, 1, PARAMS.wide[1])
+    return a_rows, b_columns, device.dim_mask(m_block, rows, PARAMS.m), device.dim_mask(n_block, columns, PARAMS.n)
 
 
 @triton.jit
@@ -203,29 +188,23 @@ def block_offsets(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
     """Offsets in a tensor of an output tile, (batch, m, n), every axis as a dimension of its own."""
     RANK: tl.constexpr = len(PARAMS.stored)
     WIDE: tl.constexpr = PARAMS.wide[TENSOR]
-    M: tl.constexpr = PARAMS.m
-    N: tl.constexpr = PARAMS.n
-    BATCH: tl.constexpr = PARAMS.batch
-    offsets = device.spread_offsets(place[1], M, TENSOR, RANK, WIDE)
-    offsets = offsets + device.spread_offsets(place[2], N, TENSOR, RANK, WIDE)
-    return offsets + device.batch_offset(place[0], BATCH, TENSOR, WIDE)
+    offsets = device.spread_offsets(place[1], PARAMS.m, TENSOR, RANK, WIDE)
+    offsets = offsets + device.spread_offsets(place[2], PARAMS.n, TENSOR, RANK, WIDE)
+    return offsets + device.batch_offset(place[0], PARAMS.batch, TENSOR, WIDE)
 
 
 @triton.jit
 def block_mask(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
     """The mask of the elements that exist in a block."""
     RANK: tl.constexpr = len(PARAMS.stored)
-    M: tl.constexpr = PARAMS.m
-    N: tl.constexpr = PARAMS.n
-    return device.spread_mask(place[1], M, TENSOR, RANK) & device.spread_mask(place[2], N, TENSOR, RANK)
+    return device.spread_mask(place[1], PARAMS.m, TENSOR, RANK) & device.spread_mask(place[2], PARAMS.n, TENSOR, RANK)
 
 
 @triton.jit
 def store_block(acc, tensors, factors, place, PARAMS: tl.constexpr, OP: tl.constexpr):
     """See the output tile (batch, m, n) with every axis as a dimension of its own, apply C and the epilogue, store it
     in D's order. `tensors` and `factors` are those of `finish`."""
-    STORED: tl.constexpr = PARAMS.stored
-    device.finish(tl.reshape(acc, STORED), tensors, factors, place, PARAMS, block_offsets, block_mask, OP)
+    device.finish(tl.reshape(acc, PARAMS.stored), tensors, factors, place, PARAMS, block_offsets, block_mask, OP)
 
 
 @triton.jit
@@ -272,16 +251,13 @@ def subtile_offsets(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
     """Offsets in a tensor of some rows of an output tile: (batch tile, m tile, n tile, rows, columns). They are a
     matrix, along what the tensor does not have of one row or column."""
     batch_block, m_block, n_block, rows, columns = place
-    M: tl.constexpr = PARAMS.m
-    N: tl.constexpr = PARAMS.n
-    BATCH: tl.constexpr = PARAMS.batch
     WIDE: tl.constexpr = PARAMS.wide[TENSOR]
-    offsets = device.batch_offset(batch_block, BATCH, TENSOR, WIDE)
-    if M.present[TENSOR]:
-        offsets = offsets + device.lane_offsets(m_block, rows, M, TENSOR, WIDE)[:, None]
-    if N.present[TENSOR]:
-        offsets = offsets + device.lane_offsets(n_block, columns, N, TENSOR, WIDE)[None, :]
-    elif not M.present[TENSOR]:
+    offsets = device.batch_offset(batch_block, PARAMS.batch, TENSOR, WIDE)
+    if PARAMS.m.present[TENSOR]:
+        offsets = offsets + device.lane_offsets(m_block, rows, PARAMS.m, TENSOR, WIDE)[:, None]
+    if PARAMS.n.present[TENSOR]:
+        offsets = offsets + device.lane_offsets(n_block, columns, PARAMS.n, TENSOR, WIDE)[None, :]
+    elif not PARAMS.m.present[TENSOR]:
         offsets = offsets + (rows * 0)[:, None]
     return offsets
 
@@ -289,12 +265,11 @@ def subtile_offsets(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
 @triton.jit
 def subtile_mask(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
     """The mask of the elements that exist in a subtile."""
-    M: tl.constexpr = PARAMS.m
     N: tl.constexpr = PARAMS.n
-    if M.present[TENSOR] and N.present[TENSOR]:
-        return device.dim_mask(place[1], place[3], M)[:, None] & device.dim_mask(place[2], place[4], N)[None, :]
-    elif M.present[TENSOR]:
-        return device.dim_mask(place[1], place[3], M)[:, None]
+    if PARAMS.m.present[TENSOR] and N.present[TENSOR]:
+        return device.dim_mask(place[1], place[3], PARAMS.m)[:, None] & device.dim_mask(place[2], place[4], N)[None, :]
+    elif PARAMS.m.present[TENSOR]:
+        return device.dim_mask(place[1], place[3], PARAMS.m)[:, None]
     elif N.present[TENSOR]:
         return device.dim_mask(place[2], place[4], N)[None, :]
     else:

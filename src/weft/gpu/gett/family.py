@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import product, starmap
 from typing import NamedTuple
 
 import torch
@@ -73,44 +73,35 @@ class TileShape(NamedTuple):
 
 
 # Tiles by bytes of a product element. Wide tiles reuse more, narrow ones waste fewer lanes on a short dim.
-_HALF = (
-    TileShape(128, 256, 64, 8, 3), TileShape(256, 128, 64, 8, 3), TileShape(128, 128, 64, 8, 3),
-    TileShape(128, 128, 64, 4, 3), TileShape(128, 128, 32, 4, 4), TileShape(256, 64, 64, 8, 3),
-    TileShape(64, 256, 64, 8, 3), TileShape(128, 64, 64, 4, 4), TileShape(64, 128, 64, 4, 4),
-    TileShape(64, 64, 64, 4, 4), TileShape(256, 32, 64, 8, 3), TileShape(32, 256, 64, 8, 3),
-    TileShape(128, 32, 64, 4, 4), TileShape(32, 128, 64, 4, 4), TileShape(64, 32, 64, 4, 4),
-    TileShape(32, 64, 64, 4, 4), TileShape(32, 32, 64, 4, 4), TileShape(128, 16, 64, 4, 4),
-    TileShape(16, 128, 64, 4, 4), TileShape(16, 16, 128, 4, 4), TileShape(64, 16, 64, 4, 4),
-    TileShape(16, 64, 64, 4, 4), TileShape(512, 32, 32, 8, 4), TileShape(32, 512, 32, 8, 4),
-    TileShape(256, 32, 32, 8, 4), TileShape(32, 256, 32, 8, 4), TileShape(256, 32, 16, 8, 5),
-    TileShape(32, 256, 16, 8, 5), TileShape(256, 64, 32, 8, 4), TileShape(64, 256, 32, 8, 4),
-    TileShape(128, 128, 16, 4, 4), TileShape(128, 64, 32, 4, 4), TileShape(64, 128, 32, 4, 4),
-    TileShape(64, 64, 32, 4, 4),
-)  # fmt: skip
-_SINGLE = (
-    TileShape(128, 128, 32, 8, 3), TileShape(128, 64, 32, 4, 3), TileShape(64, 128, 32, 4, 3),
-    TileShape(64, 64, 32, 4, 3), TileShape(128, 32, 32, 4, 3), TileShape(32, 128, 32, 4, 3),
-    TileShape(64, 32, 32, 4, 3), TileShape(32, 64, 32, 4, 3), TileShape(32, 32, 32, 4, 3),
-    TileShape(128, 16, 32, 4, 3), TileShape(16, 128, 32, 4, 3), TileShape(16, 16, 64, 4, 3),
-    TileShape(256, 32, 32, 8, 3), TileShape(32, 256, 32, 8, 3), TileShape(256, 32, 16, 8, 4),
-    TileShape(32, 256, 16, 8, 4), TileShape(256, 32, 16, 4, 4), TileShape(128, 128, 16, 4, 4),
-    TileShape(128, 32, 16, 4, 4), TileShape(256, 64, 32, 8, 3), TileShape(64, 256, 32, 8, 3),
-)  # fmt: skip
-_DOUBLE = (
-    TileShape(64, 128, 16, 8, 3), TileShape(128, 64, 16, 8, 3), TileShape(64, 64, 16, 4, 3),
-    TileShape(128, 32, 16, 4, 3), TileShape(32, 128, 16, 4, 3), TileShape(64, 32, 16, 4, 3),
-    TileShape(32, 64, 16, 4, 3), TileShape(32, 32, 16, 4, 3), TileShape(16, 128, 16, 4, 3),
-    TileShape(128, 16, 16, 4, 3), TileShape(16, 16, 32, 4, 3), TileShape(256, 32, 16, 8, 3),
-    TileShape(32, 256, 16, 8, 3),
-)  # fmt: skip
+_HALF = tuple(starmap(TileShape, (
+    (128, 256, 64, 8, 3), (256, 128, 64, 8, 3), (128, 128, 64, 8, 3), (128, 128, 64, 4, 3), (128, 128, 32, 4, 4),
+    (256, 64, 64, 8, 3), (64, 256, 64, 8, 3), (128, 64, 64, 4, 4), (64, 128, 64, 4, 4), (64, 64, 64, 4, 4),
+    (256, 32, 64, 8, 3), (32, 256, 64, 8, 3), (128, 32, 64, 4, 4), (32, 128, 64, 4, 4), (64, 32, 64, 4, 4),
+    (32, 64, 64, 4, 4), (32, 32, 64, 4, 4), (128, 16, 64, 4, 4), (16, 128, 64, 4, 4), (16, 16, 128, 4, 4),
+    (64, 16, 64, 4, 4), (16, 64, 64, 4, 4), (512, 32, 32, 8, 4), (32, 512, 32, 8, 4), (256, 32, 32, 8, 4),
+    (32, 256, 32, 8, 4), (256, 32, 16, 8, 5), (32, 256, 16, 8, 5), (256, 64, 32, 8, 4), (64, 256, 32, 8, 4),
+    (128, 128, 16, 4, 4), (128, 64, 32, 4, 4), (64, 128, 32, 4, 4), (64, 64, 32, 4, 4),
+)))  # fmt: skip
+_SINGLE = tuple(starmap(TileShape, (
+    (128, 128, 32, 8, 3), (128, 64, 32, 4, 3), (64, 128, 32, 4, 3), (64, 64, 32, 4, 3), (128, 32, 32, 4, 3),
+    (32, 128, 32, 4, 3), (64, 32, 32, 4, 3), (32, 64, 32, 4, 3), (32, 32, 32, 4, 3), (128, 16, 32, 4, 3),
+    (16, 128, 32, 4, 3), (16, 16, 64, 4, 3), (256, 32, 32, 8, 3), (32, 256, 32, 8, 3), (256, 32, 16, 8, 4),
+    (32, 256, 16, 8, 4), (256, 32, 16, 4, 4), (128, 128, 16, 4, 4), (128, 32, 16, 4, 4), (256, 64, 32, 8, 3),
+    (64, 256, 32, 8, 3),
+)))  # fmt: skip
+_DOUBLE = tuple(starmap(TileShape, (
+    (64, 128, 16, 8, 3), (128, 64, 16, 8, 3), (64, 64, 16, 4, 3), (128, 32, 16, 4, 3), (32, 128, 16, 4, 3),
+    (64, 32, 16, 4, 3), (32, 64, 16, 4, 3), (32, 32, 16, 4, 3), (16, 128, 16, 4, 3), (128, 16, 16, 4, 3),
+    (16, 16, 32, 4, 3), (256, 32, 16, 8, 3), (32, 256, 16, 8, 3),
+)))  # fmt: skip
 # As many bytes of k as with two; an instruction takes 32 of them.
 _BYTE = tuple(dict.fromkeys(shape._replace(k=min(2 * shape.k, 128)) for shape in _HALF))
 # Of an operand that is stored in fewer bytes than it is multiplied in: few rows, or columns, by weights of a byte each.
 # A line of memory along k, and columns enough for all SMs without splitting sums.
-_NARROW = (
-    TileShape(16, 32, 128, 2, 4), TileShape(16, 64, 128, 4, 4), TileShape(16, 64, 256, 4, 3),
-    TileShape(32, 16, 128, 2, 4), TileShape(64, 16, 128, 4, 4), TileShape(64, 16, 256, 4, 3),
-)  # fmt: skip
+_NARROW = tuple(starmap(TileShape, (
+    (16, 32, 128, 2, 4), (16, 64, 128, 4, 4), (16, 64, 256, 4, 3), (32, 16, 128, 2, 4), (64, 16, 128, 4, 4),
+    (64, 16, 256, 4, 3),
+)))  # fmt: skip
 _SHAPES = {1: _BYTE, 2: _HALF, 4: _SINGLE, 8: _DOUBLE}
 RUNS = (16, 8, 32, 4)  # indices of A's (or B's) own run where a dim needs two axes
 

@@ -20,14 +20,12 @@ def load_tiles(starts, k_block, depth, PARAMS: tl.constexpr):
     `starts` is what `rows_and_columns` gives.
     """
     a_rows, b_columns, row_mask, column_mask = starts
-    K: tl.constexpr = PARAMS.k
-    K_OF_A: tl.constexpr = PARAMS.k_of_a
-    a_depth = dim_offsets(k_block, depth, K_OF_A, 0, PARAMS.wide[0])
-    b_depth = dim_offsets(k_block, depth, K, 1, PARAMS.wide[1])
-    a_inside = dim_mask(k_block, depth, K_OF_A)
-    b_inside = dim_mask(k_block, depth, K)
-    x = load_tile(a_rows[:, None] + a_depth[None, :], row_mask, a_inside, PARAMS.m.exact, K.exact)
-    y = load_tile(b_columns[None, :] + b_depth[:, None], b_inside, column_mask, K.exact, PARAMS.n.exact)
+    a_depth = dim_offsets(k_block, depth, PARAMS.k_of_a, 0, PARAMS.wide[0])
+    b_depth = dim_offsets(k_block, depth, PARAMS.k, 1, PARAMS.wide[1])
+    a_inside = dim_mask(k_block, depth, PARAMS.k_of_a)
+    b_inside = dim_mask(k_block, depth, PARAMS.k)
+    x = load_tile(a_rows[:, None] + a_depth[None, :], row_mask, a_inside, PARAMS.m.exact, PARAMS.k.exact)
+    y = load_tile(b_columns[None, :] + b_depth[:, None], b_inside, column_mask, PARAMS.k.exact, PARAMS.n.exact)
     return x, y, a_inside, b_inside
 
 
@@ -37,11 +35,10 @@ def factor_of_a(x, inside, known, pointers, place, PARAMS: tl.constexpr, OP: tl.
 
     `known` is what its function takes that does not move along k. Products past the end of k must stay zero.
     """
-    AUX_A: tl.constexpr = OP.aux.a
     K: tl.constexpr = PARAMS.k
     x = tiles.converted(x, OP.product)
     if OP.a_fn is not None:
-        beside = gathered_step(known, pointers, place, AUX_A, K, PARAMS, tiles.a_offsets, tiles.a_mask)
+        beside = gathered_step(known, pointers, place, OP.aux.a, K, PARAMS, tiles.a_offsets, tiles.a_mask)
         x = OP.a_fn(x, *beside).to(OP.product)
         if PARAMS.masked[0]:
             x = tl.where(inside[None, :], x, 0)
@@ -57,11 +54,9 @@ def factor_of_a(x, inside, known, pointers, place, PARAMS: tl.constexpr, OP: tl.
 @triton.jit
 def factor_of_b(y, inside, known, pointers, place, PARAMS: tl.constexpr, OP: tl.constexpr):
     """The factor from a tile of B, at (batch, n, k)."""
-    AUX_B: tl.constexpr = OP.aux.b
-    K: tl.constexpr = PARAMS.k
     y = tiles.converted(y, OP.product)
     if OP.b_fn is not None:
-        beside = gathered_step(known, pointers, place, AUX_B, K, PARAMS, tiles.b_offsets, tiles.b_mask)
+        beside = gathered_step(known, pointers, place, OP.aux.b, PARAMS.k, PARAMS, tiles.b_offsets, tiles.b_mask)
         y = OP.b_fn(y, *beside).to(OP.product)
         if PARAMS.masked[1]:
             y = tl.where(inside[:, None], y, 0)
@@ -100,9 +95,8 @@ def sum_of_steps(steps, operands, starts, known, pointers, place, PARAMS: tl.con
     B_COMPUTED: tl.constexpr = OP.b_fn is not None or PARAMS.transposed[1]
     HELD: tl.constexpr = A_COMPUTED and PARAMS.k.blocks == 1
     IN_TURN: tl.constexpr = HELD or (B_COMPUTED and (PARAMS.masked[0] or PARAMS.swap_k))
-    TILE: tl.constexpr = (PARAMS.m.tile, PARAMS.n.tile)
     depth = tl.arange(0, PARAMS.k.tile)
-    acc = tl.zeros(TILE, dtype=OP.accumulate)
+    acc = tl.zeros((PARAMS.m.tile, PARAMS.n.tile), dtype=OP.accumulate)
     for step in range(steps[0], steps[1]):
         # (3.1) Load tiles of A and B, each along its own contiguous mode.
         k_at = step.to(tl.int64) if PARAMS.wide_index else step
@@ -131,8 +125,6 @@ def sum_of_products(operands, lanes, pointers, program, place, PARAMS: tl.conste
     adds up to, as if programs shared it.
     """
     batch_at, m_at, n_at = place
-    AUX_A: tl.constexpr = OP.aux.a
-    AUX_B: tl.constexpr = OP.aux.b
     rows, columns = lanes
 
     # (2) Fix the steps along k, and the rows of A and the columns of B that it needs.
@@ -142,12 +134,11 @@ def sum_of_products(operands, lanes, pointers, program, place, PARAMS: tl.conste
         first_step = program // PARAMS.blocks * PARAMS.steps
         last_step = tl.minimum(first_step + PARAMS.steps, PARAMS.k.blocks)
     starts = tiles.rows_and_columns(operands[0], operands[1], place, rows, columns, PARAMS)
-    aux_a = gathered(pointers, (batch_at, m_at, 0), AUX_A, PARAMS, tiles.a_offsets, tiles.a_mask)
-    aux_b = gathered(pointers, (batch_at, n_at, 0), AUX_B, PARAMS, tiles.b_offsets, tiles.b_mask)
+    aux_a = gathered(pointers, (batch_at, m_at, 0), OP.aux.a, PARAMS, tiles.a_offsets, tiles.a_mask)
+    aux_b = gathered(pointers, (batch_at, n_at, 0), OP.aux.b, PARAMS, tiles.b_offsets, tiles.b_mask)
     known = (aux_a, aux_b)
     if PARAMS.runs > 1:
-        TILE: tl.constexpr = (PARAMS.m.tile, PARAMS.n.tile)
-        acc = tl.zeros(TILE, dtype=OP.accumulate)
+        acc = tl.zeros((PARAMS.m.tile, PARAMS.n.tile), dtype=OP.accumulate)
         for run in range(0, PARAMS.runs):
             steps = (run * PARAMS.steps, tl.minimum((run + 1) * PARAMS.steps, PARAMS.k.blocks))
             acc += sum_of_steps(steps, operands, starts, known, pointers, place, PARAMS, OP)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import compress
+from itertools import compress, starmap
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -50,27 +50,23 @@ class GroupTile(NamedTuple):
         return (self.m + self.n) * self.k * itemsize * self.stages
 
 
-HALVES = (
-    GroupTile(16, 16, 32, 1, 3), GroupTile(16, 128, 64, 4, 3), GroupTile(32, 32, 64, 4, 3),
-    GroupTile(64, 64, 64, 4, 3), GroupTile(64, 128, 64, 4, 3), GroupTile(128, 64, 64, 4, 3),
-    GroupTile(128, 128, 64, 8, 3),
-)  # fmt: skip
-HALVES_SINGLY = (
-    GroupTile(16, 16, 32, 1, 2), GroupTile(32, 32, 32, 4, 2), GroupTile(64, 64, 32, 4, 2),
-    GroupTile(128, 128, 32, 8, 2),
-)  # fmt: skip
-TF32 = (
-    GroupTile(16, 16, 16, 1, 3), GroupTile(32, 32, 32, 4, 3), GroupTile(64, 64, 32, 4, 3),
-    GroupTile(128, 64, 32, 4, 3), GroupTile(64, 128, 32, 4, 3), GroupTile(128, 128, 32, 8, 3),
-)  # fmt: skip
-SINGLE = (
-    GroupTile(16, 16, 16, 1, 2), GroupTile(32, 32, 32, 4, 2), GroupTile(64, 64, 16, 4, 3),
-    GroupTile(128, 64, 16, 8, 3),
-)  # fmt: skip
-DOUBLE = (
-    GroupTile(16, 16, 16, 1, 2), GroupTile(32, 32, 16, 4, 3), GroupTile(64, 64, 16, 8, 3),
-    GroupTile(64, 128, 16, 8, 3),
-)  # fmt: skip
+HALVES = tuple(starmap(GroupTile, (
+    (16, 16, 32, 1, 3), (16, 128, 64, 4, 3), (32, 32, 64, 4, 3), (64, 64, 64, 4, 3), (64, 128, 64, 4, 3),
+    (128, 64, 64, 4, 3), (128, 128, 64, 8, 3),
+)))  # fmt: skip
+HALVES_SINGLY = tuple(starmap(GroupTile, (
+    (16, 16, 32, 1, 2), (32, 32, 32, 4, 2), (64, 64, 32, 4, 2), (128, 128, 32, 8, 2),
+)))  # fmt: skip
+TF32 = tuple(starmap(GroupTile, (
+    (16, 16, 16, 1, 3), (32, 32, 32, 4, 3), (64, 64, 32, 4, 3), (128, 64, 32, 4, 3), (64, 128, 32, 4, 3),
+    (128, 128, 32, 8, 3),
+)))  # fmt: skip
+SINGLE = tuple(starmap(GroupTile, (
+    (16, 16, 16, 1, 2), (32, 32, 32, 4, 2), (64, 64, 16, 4, 3), (128, 64, 16, 8, 3),
+)))  # fmt: skip
+DOUBLE = tuple(starmap(GroupTile, (
+    (16, 16, 16, 1, 2), (32, 32, 16, 4, 3), (64, 64, 16, 8, 3), (64, 128, 16, 8, 3),
+)))  # fmt: skip
 COMPLEX = (GroupTile(16, 16, 16, 1, 2), GroupTile(32, 32, 16, 4, 2))
 INTEGERS = (GroupTile(16, 16, 1, 1, 2), GroupTile(32, 32, 1, 4, 2), GroupTile(64, 64, 1, 4, 2))
 
@@ -175,6 +171,14 @@ class GroupLine(NamedTuple):
 Lines = tuple[GroupLine, GroupLine, GroupLine]  # of A, B and D
 NO_LINES = (GroupLine(), GroupLine(), GroupLine())
 _SIDES = ((3, 1), (3, 2), (2, 1))  # of A, B and D
+
+
+class GroupForm(NamedTuple):
+    """The modes of the sides, and how A, B and D lie along them."""
+
+    sides: tuple[int, ...]  # modes of batch, m, n, k
+    lines: tuple[int, ...]  # of A, B, D: the side along which it is contiguous (1, 2, 3 for m, n, k), 0 for none
+    runs: tuple[int, ...]  # of A, B, D: what its starts, other strides and extents of that side are multiples of
 
 
 class GroupKernel(NamedTuple):
@@ -366,22 +370,19 @@ def _pointer(dtype: torch.dtype, line: GroupLine) -> Layout:
 def _constants(kernel: GroupKernel, tile: GroupTile) -> tuple[Any, dict[str, Any]]:
     """The kernel's function, and what is compiled into it."""
     arithmetic, split = real_arithmetic(kernel.arithmetic), kernel.is_complex
-    functions = [function and (function.split_complex if split else function) for function in kernel.functions]
-    shared = {
-        "SIDES": kernel.sides, "TILE": tile[:3], "ADD": kernel.add, "FACTORS": kernel.factors, "A_FN": functions[0],
-        "B_FN": functions[1], "EPILOGUE": functions[2],
-    }  # fmt: skip
-    types = {
-        "PRODUCT": TRITON_TYPES[arithmetic.product], "ACCUMULATE": TRITON_TYPES[arithmetic.accumulate],
-        "RESULT": TRITON_TYPES[kernel.types[2].to_real()], "PRECISION": arithmetic.precision,
+    a_fn, b_fn, epilogue = (each and (each.split_complex if split else each) for each in kernel.functions)
+    form = GroupForm(kernel.sides, *zip(*kernel.lines, strict=True))
+    constants = {
+        "FORM": form, "TILE": tile[:3], "ADD": kernel.add, "FACTORS": kernel.factors, "A_FN": a_fn, "B_FN": b_fn,
+        "EPILOGUE": epilogue, "PRODUCT": TRITON_TYPES[arithmetic.product],
+        "ACCUMULATE": TRITON_TYPES[arithmetic.accumulate], "RESULT": TRITON_TYPES[kernel.types[2].to_real()],
+        "PRECISION": arithmetic.precision,
     }  # fmt: skip
     if not split:
-        sides, runs = (tuple(line[at] for line in kernel.lines) for at in range(2))
-        own = {"SIDES": kernel.sides, "TILE": tile[:3], "LINES": sides, "RUNS": runs}
-        return KERNEL, own | shared | types
+        return KERNEL, constants
     values = (*kernel.types[:2], kernel.arithmetic.accumulate)
     kinds = tuple(
         (value.is_complex, (function.result if function is not None else value).is_complex)  # type: ignore[union-attr]
         for value, function in zip(values, kernel.functions, strict=True)
     )
-    return COMPLEX_KERNEL, shared | {"KINDS": kinds, "D_COMPLEX": kernel.types[2].is_complex} | types
+    return COMPLEX_KERNEL, constants | {"KINDS": kinds, "D_COMPLEX": kernel.types[2].is_complex}

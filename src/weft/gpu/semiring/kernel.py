@@ -80,10 +80,8 @@ def step_of(
 ):
     """The accumulators with the products of some steps along k, of tiles x (TILE_M, TILE_K) and y (TILE_N, TILE_K)."""
     TILE_K: tl.constexpr = PARAMS.k.tile
-    THREADS_M: tl.constexpr = PARAMS.threads_m
-    THREADS_N: tl.constexpr = PARAMS.threads_n
-    xs = steps_of(x, THREADS_M, PARAMS.log_depth + THREADS_M.log_slots, True)
-    ys = steps_of(y, THREADS_N, PARAMS.log_depth + THREADS_N.log_slots, False)
+    xs = steps_of(x, PARAMS.threads_m, PARAMS.log_depth + PARAMS.threads_m.log_slots, True)
+    ys = steps_of(y, PARAMS.threads_n, PARAMS.log_depth + PARAMS.threads_n.log_slots, False)
     exist = ()
     if MASKED:
         exist = columns(tl.reshape(inside, (1, 1, 1, 1, TILE_K)), PARAMS.log_depth)
@@ -109,17 +107,16 @@ def exponentials_of(
     """The accumulators where log(exp(p) + exp(q)) reduces: for each subtile the largest product so far, and after all
     of these the sums of exp(product - largest). One exponential a product, and one more for all of these steps."""
     SUBTILES: tl.constexpr = len(accs) // 2
-    TILE_K: tl.constexpr = PARAMS.k.tile
     peaks = ()
     sums = ()
     for subtile in tl.static_range(SUBTILES):
         peak = accs[subtile]
-        for i in tl.static_range(TILE_K):
+        for i in tl.static_range(PARAMS.k.tile):
             product = product_of(xs, ys, exist, subtile, i, PARAMS, OP, MASKED)
             peak = tl.maximum(peak, product, propagate_nan=tl.PropagateNan.ALL)
         base = finite(peak)
         total = accs[SUBTILES + subtile] * EXP(tl.minimum(finite(accs[subtile]) - base, 0.0))
-        for i in tl.static_range(TILE_K):
+        for i in tl.static_range(PARAMS.k.tile):
             product = product_of(xs, ys, exist, subtile, i, PARAMS, OP, MASKED)
             total += EXP(product - base)
         peaks += (peak,)
@@ -157,19 +154,13 @@ def block_of(acc, THREADS_M: tl.constexpr, THREADS_N: tl.constexpr):
 @triton.jit
 def n_offsets(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
     """Offsets in a tensor of a tile of B, (batch, n, k), rows along n."""
-    N: tl.constexpr = PARAMS.n
-    K: tl.constexpr = PARAMS.k
-    BATCH: tl.constexpr = PARAMS.batch
-    return tiles.tile_offsets(place, N, K, BATCH, TENSOR, PARAMS.wide[TENSOR])
+    return tiles.tile_offsets(place, PARAMS.n, PARAMS.k, PARAMS.batch, TENSOR, PARAMS.wide[TENSOR])
 
 
 @triton.jit
 def n_mask(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
     """Which of them exist."""
-    N: tl.constexpr = PARAMS.n
-    K: tl.constexpr = PARAMS.k
-    BATCH: tl.constexpr = PARAMS.batch
-    return tiles.tile_mask(place, N, K, BATCH, TENSOR)
+    return tiles.tile_mask(place, PARAMS.n, PARAMS.k, PARAMS.batch, TENSOR)
 
 
 @triton.jit
@@ -188,7 +179,6 @@ def load_step(starts, aux, place, PARAMS: tl.constexpr, OP: tl.constexpr, WHOLE:
     PRODUCT: tl.constexpr = OP.product
     K: tl.constexpr = PARAMS.k
     AUX_A: tl.constexpr = OP.aux.a
-    AUX_B: tl.constexpr = OP.aux.b
     depth = tl.arange(0, K.tile)
     inside = dim_mask(k_block, depth, K)
     at = a + dim_offsets(k_block, depth, K, 0, PARAMS.wide[0])[None, :]
@@ -200,7 +190,7 @@ def load_step(starts, aux, place, PARAMS: tl.constexpr, OP: tl.constexpr, WHOLE:
         x = A_FN(x, *gathered_step(aux_a, pointers, here, AUX_A, K, PARAMS, tiles.a_offsets, tiles.a_mask)).to(PRODUCT)
     if B_FN is not None:
         here = (batch_block, n_block, k_block)
-        y = B_FN(y, *gathered_step(aux_b, pointers, here, AUX_B, K, PARAMS, n_offsets, n_mask)).to(PRODUCT)
+        y = B_FN(y, *gathered_step(aux_b, pointers, here, OP.aux.b, K, PARAMS, n_offsets, n_mask)).to(PRODUCT)
     x = tl.broadcast_to(x, (PARAMS.m.tile, K.tile))
     y = tl.broadcast_to(y, (PARAMS.n.tile, K.tile))
     if (PARAMS.zeros and not WHOLE) and (A_FN is not None or B_FN is not None):
@@ -218,9 +208,6 @@ def reduce_tile(
     `operands` are (A, B).
     """
     batch_block, m_block, n_block = place
-    K: tl.constexpr = PARAMS.k
-    AUX_A: tl.constexpr = OP.aux.a
-    AUX_B: tl.constexpr = OP.aux.b
     rows = tl.arange(0, PARAMS.m.tile)
     columns = tl.arange(0, PARAMS.n.tile)
     first_step = 0
@@ -232,12 +219,12 @@ def reduce_tile(
     # (1) Fix the rows of A and of B that it needs.
     along = tiles.rows_and_columns(operands[0], operands[1], place, rows, columns, PARAMS)
     starts = (along[0][:, None], along[1][:, None], along[2], along[3])
-    aux_a = gathered(pointers, (batch_block, m_block, 0), AUX_A, PARAMS, tiles.a_offsets, tiles.a_mask)
-    aux_b = gathered(pointers, (batch_block, n_block, 0), AUX_B, PARAMS, n_offsets, n_mask)
+    aux_a = gathered(pointers, (batch_block, m_block, 0), OP.aux.a, PARAMS, tiles.a_offsets, tiles.a_mask)
+    aux_b = gathered(pointers, (batch_block, n_block, 0), OP.aux.b, PARAMS, n_offsets, n_mask)
     aux = (pointers, aux_a, aux_b)
 
     # (2) Steps along k that are alike, then the one that overhangs its end.
-    WHOLE: tl.constexpr = K.exact or not PARAMS.zeros
+    WHOLE: tl.constexpr = PARAMS.k.exact or not PARAMS.zeros
     THREADS_M: tl.constexpr = PARAMS.threads_m
     THREADS_N: tl.constexpr = PARAMS.threads_n
     HELD: tl.constexpr = (THREADS_M.held, THREADS_N.held, THREADS_M.threads, THREADS_N.threads)
@@ -252,8 +239,8 @@ def reduce_tile(
         here = (batch_block, m_block, n_block, k_block)
         x, y, inside = load_step(starts, aux, here, PARAMS, OP, WHOLE)
         accs = step_of(accs, x, y, inside, PARAMS, OP, EXP, False)
-    if PARAMS.alike_steps < K.blocks:
-        for step in tl.range(PARAMS.alike_steps, tl.minimum(first_step + PARAMS.steps, K.blocks), num_stages=1):
+    if PARAMS.alike_steps < PARAMS.k.blocks:
+        for step in tl.range(PARAMS.alike_steps, tl.minimum(first_step + PARAMS.steps, PARAMS.k.blocks), num_stages=1):
             k_block = step.to(tl.int64) if PARAMS.wide_index else step
             here = (batch_block, m_block, n_block, k_block)
             x, y, inside = load_step(starts, aux, here, PARAMS, OP, False)

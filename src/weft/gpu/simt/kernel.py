@@ -17,37 +17,30 @@ from weft.gpu.common.device import ANY, pdl_begin
 @triton.jit
 def tile_offsets(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
     """Offsets in a tensor of a tile of D and k, (D's tile, k's tile): 1 long along axes that the tensor has not."""
-    R: tl.constexpr = PARAMS.r
-    K: tl.constexpr = PARAMS.k
     RANK: tl.constexpr = len(PARAMS.tile)
-    WIDE: tl.constexpr = PARAMS.wide[TENSOR]
-    offsets = device.spread_offsets(place[0], R, TENSOR, RANK, WIDE)
-    return offsets + device.spread_offsets(place[1], K, TENSOR, RANK, WIDE)
+    offsets = device.spread_offsets(place[0], PARAMS.r, TENSOR, RANK, PARAMS.wide[TENSOR])
+    return offsets + device.spread_offsets(place[1], PARAMS.k, TENSOR, RANK, PARAMS.wide[TENSOR])
 
 
 @triton.jit
 def tile_mask(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
     """Which of them exist."""
-    R: tl.constexpr = PARAMS.r
-    K: tl.constexpr = PARAMS.k
     RANK: tl.constexpr = len(PARAMS.tile)
-    return device.spread_mask(place[0], R, TENSOR, RANK) & device.spread_mask(place[1], K, TENSOR, RANK)
+    return device.spread_mask(place[0], PARAMS.r, TENSOR, RANK) & device.spread_mask(place[1], PARAMS.k, TENSOR, RANK)
 
 
 @triton.jit
 def stored_offsets(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
     """Offsets in a tensor of D's tile alone."""
-    R: tl.constexpr = PARAMS.r
     RANK: tl.constexpr = len(PARAMS.tile) - PARAMS.k_rank
-    return device.spread_offsets(place[0], R, TENSOR, RANK, PARAMS.wide[TENSOR])
+    return device.spread_offsets(place[0], PARAMS.r, TENSOR, RANK, PARAMS.wide[TENSOR])
 
 
 @triton.jit
 def stored_mask(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
     """Which of them exist."""
-    R: tl.constexpr = PARAMS.r
     RANK: tl.constexpr = len(PARAMS.tile) - PARAMS.k_rank
-    return device.spread_mask(place[0], R, TENSOR, RANK)
+    return device.spread_mask(place[0], PARAMS.r, TENSOR, RANK)
 
 
 @triton.jit
@@ -56,17 +49,14 @@ def factors_at(operands, known, pointers, at, PARAMS: tl.constexpr, OP: tl.const
 
     `operands` are (A, B), `known` what the functions take that does not move along k.
     """
-    K: tl.constexpr = PARAMS.k
-    AUX_A: tl.constexpr = OP.aux.a
-    AUX_B: tl.constexpr = OP.aux.b
     PRODUCT: tl.constexpr = OP.product
     x = device.load_or_zero(operands[0] + tile_offsets(at, PARAMS, 0), tile_mask(at, PARAMS, 0)).to(PRODUCT)
     y = device.load_or_zero(operands[1] + tile_offsets(at, PARAMS, 1), tile_mask(at, PARAMS, 1)).to(PRODUCT)
     if OP.a_fn is not None:
-        beside = device.gathered_step(known[0], pointers, at, AUX_A, K, PARAMS, tile_offsets, tile_mask)
+        beside = device.gathered_step(known[0], pointers, at, OP.aux.a, PARAMS.k, PARAMS, tile_offsets, tile_mask)
         x = OP.a_fn(x, *beside).to(PRODUCT)
     if OP.b_fn is not None:
-        beside = device.gathered_step(known[1], pointers, at, AUX_B, K, PARAMS, tile_offsets, tile_mask)
+        beside = device.gathered_step(known[1], pointers, at, OP.aux.b, PARAMS.k, PARAMS, tile_offsets, tile_mask)
         y = OP.b_fn(y, *beside).to(PRODUCT)
     return x, y
 
@@ -74,15 +64,14 @@ def factors_at(operands, known, pointers, at, PARAMS: tl.constexpr, OP: tl.const
 @triton.jit
 def reduce_step(acc, x, y, k_at, PARAMS: tl.constexpr, OP: tl.constexpr):
     """The accumulator with the products of a step along k; past the end of k nothing."""
-    K: tl.constexpr = PARAMS.k
     RANK: tl.constexpr = len(PARAMS.tile)
     ACCUMULATE: tl.constexpr = OP.accumulate
     if OP.combine is None:
         product = x.to(ACCUMULATE) * y.to(ACCUMULATE)
     else:
         product = OP.combine(x.to(ACCUMULATE), y.to(ACCUMULATE)).to(ACCUMULATE)
-    if not K.exact:
-        product = tl.where(device.spread_mask(k_at, K, ANY, RANK), product, tl.full((), OP.identity, ACCUMULATE))
+    if not PARAMS.k.exact:
+        product = tl.where(device.spread_mask(k_at, PARAMS.k, ANY, RANK), product, tl.full((), OP.identity, ACCUMULATE))
     if OP.reduce is None:
         acc += product
     else:
@@ -118,17 +107,14 @@ def simt_kernel(
 ):
     """D = reduce over k of combine(A, B), lane by lane."""
     pdl_begin()
-    AUX_A: tl.constexpr = OP.aux.a
-    AUX_B: tl.constexpr = OP.aux.b
 
     # (1) Find this program's output tile.
     block = tl.program_id(0)
     place = block.to(tl.int64) if PARAMS.wide_index else block
 
-    TILE: tl.constexpr = PARAMS.tile
-    acc = tl.full(TILE, OP.identity, dtype=OP.accumulate)
-    aux_a = device.gathered(pointers, (place, 0), AUX_A, PARAMS, tile_offsets, tile_mask)
-    aux_b = device.gathered(pointers, (place, 0), AUX_B, PARAMS, tile_offsets, tile_mask)
+    acc = tl.full(PARAMS.tile, OP.identity, dtype=OP.accumulate)
+    aux_a = device.gathered(pointers, (place, 0), OP.aux.a, PARAMS, tile_offsets, tile_mask)
+    aux_b = device.gathered(pointers, (place, 0), OP.aux.b, PARAMS, tile_offsets, tile_mask)
     for step in range(0, PARAMS.k.blocks):
         k_at = step.to(tl.int64) if PARAMS.wide_index else step
         # (2.1) Load both operands, each along the axes it has, and apply the functions in the product type.

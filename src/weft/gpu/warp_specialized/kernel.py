@@ -47,10 +47,10 @@ def producer(
     number,  # of the CTA, or of the pipeline
     PARAMS: gl.constexpr,
     PIPELINE: gl.constexpr,
-    operands,  # tensor maps a, b, b_rest; their tiles in shared memory; barriers full, empty
+    operands,  # tensor maps of A and of each part of B, their tiles in shared memory; barriers full, empty
 ):
     """Role 1: fill a pipeline, step by step, work tile after work tile."""
-    a, b, b_rest, a_tiles, b_tiles, rest_tiles, full, empty = operands
+    a, b, a_tiles, b_tiles, full, empty = operands
     TMA: gl.constexpr = PARAMS.tma
     N_TILES: gl.constexpr = PARAMS.consumers.n_tiles
     BYTES: gl.constexpr = (TMA.m.tile + N_TILES * TMA.n.tile) * TMA.k.tile * (a.dtype.primitive_bitwidth // 8)
@@ -74,7 +74,7 @@ def producer(
             pipeline.load_a(a, a_tiles, at, bar, (batch_tile, m_tile, n_tile), k_tile, PARAMS)
             for i in gl.static_range(N_TILES):
                 tile = (batch_tile, m_tile, n_tile + i)
-                pipeline.load_b((b, b_rest), (b_tiles, rest_tiles), i * PARAMS.stages + at, bar, tile, k_tile, PARAMS)
+                pipeline.load_b(b, b_tiles, i * PARAMS.stages + at, bar, tile, k_tile, PARAMS)
             stage, phase = pipeline.next_stage(stage, phase, PARAMS.stages)
             position += 1
 
@@ -89,9 +89,8 @@ def transformer(
     OP: gl.constexpr,
 ):
     """Role 2: apply B's function to tiles of a pipeline, of every so many steps: transformers take steps in turn."""
-    _a, _b, _b_rest, _a_tiles, b_tiles, rest_tiles, full, _empty = operands
+    _a, _b, _a_tiles, b_tiles, full, _empty = operands
     TMA: gl.constexpr = PARAMS.tma
-    K: gl.constexpr = TMA.k
     STREAM_K: gl.constexpr = PARAMS.stream_k
     STRIDE: gl.constexpr = PARAMS.consumers.pipelines * TMA.programs
     PIPELINES: gl.constexpr = PARAMS.consumers.b_pipelines
@@ -114,10 +113,7 @@ def transformer(
         stage = PARAMS.b_first[PIPELINE] + position % PARAMS.stages
         mbarrier.wait(full.index(PARAMS.a_first[PIPELINE] * PARAMS.rounds + position % BARS), position // BARS & 1)
         # (2.3) Apply the function where the tiles lie.
-        tiles = pipeline.parts_of_b(b_tiles, rest_tiles, stage, PARAMS)
-        transform_tiles(
-            tiles, k_tile, K, TMA.b_along_k, TMA.masked, CONSUMER_WARPS, PARAMS.roles.elements, OP.b_fn, OP.product
-        )  # fmt: skip
+        transform_tiles(pipeline.parts_of_b(b_tiles, stage), k_tile, PARAMS, OP)
         # (2.4) Make it visible to matrix instructions, and say that the stage is ready.
         fence_async_shared()
         pipeline.meet_and_arrive(ready.index(stage))
@@ -136,32 +132,31 @@ def transformed_rows(
     a_tiles, stage, k_tile, PARAMS: gl.constexpr, CONSUMER: gl.constexpr, OP: gl.constexpr, LAYOUT: gl.constexpr
 ):
     """A consumer's rows of a tile of A in registers, the function applied."""
-    K: gl.constexpr = PARAMS.tma.k
     x = consumer_rows(a_tiles, stage, PARAMS, CONSUMER).load(LAYOUT)
-    return transformed(x, 0, k_tile, K, True, PARAMS.tma.masked, LAYOUT, OP.a_fn, OP.product)
+    return transformed(x, 0, k_tile, True, LAYOUT, OP.a_fn, PARAMS, OP)
 
 
 @gluon.jit
 def add_products(
-    tiles,  # of A, of B, of B's second part, in shared memory
+    tiles,  # of A, and of each part of B, in shared memory
     bars,  # ready, empty
     steps,
-    state,  # stage, phase, accumulators of both parts along n
+    state,  # stage, phase, accumulators of each part along n
     PARAMS: gl.constexpr,
     CONSUMER: gl.constexpr,
 ):
     """Steps (3.2) to (3.4) without A's function: the state after them. The products of the last step are not waited
     for."""
-    a_tiles, b_tiles, rest_tiles = tiles
+    a_tiles, b_tiles = tiles
     ready, empty = bars
-    stage, phase, acc, acc_rest = state
+    stage, phase, accs = state
     K: gl.constexpr = PARAMS.tma.k.tile
-    A_FIRST: gl.constexpr = PARAMS.a_first[CONSUMER]
     B_FIRST: gl.constexpr = PARAMS.b_first[CONSUMER]
+    A_FIRST: gl.constexpr = PARAMS.a_first[CONSUMER]
     READY_FIRST: gl.constexpr = B_FIRST if PARAMS.roles.transformers > 0 else A_FIRST
     mbarrier.wait(ready.index(READY_FIRST + stage), phase)
     x = consumer_rows(a_tiles, stage, PARAMS, CONSUMER)
-    acc, acc_rest = pipeline.multiply(x, (b_tiles, rest_tiles), B_FIRST + stage, acc, acc_rest, PARAMS, K)
+    accs = pipeline.multiply(x, b_tiles, B_FIRST + stage, accs, PARAMS, K)
     for _ in range(1, steps):
         before = stage
         stage, phase = pipeline.next_stage(stage, phase, PARAMS.stages)
@@ -169,11 +164,11 @@ def add_products(
         mbarrier.wait(ready.index(READY_FIRST + stage), phase)
         # (3.3) Multiply, while the products of the step before are still being added.
         x = consumer_rows(a_tiles, stage, PARAMS, CONSUMER)
-        acc, acc_rest = pipeline.multiply(x, (b_tiles, rest_tiles), B_FIRST + stage, acc, acc_rest, PARAMS, K)
+        accs = pipeline.multiply(x, b_tiles, B_FIRST + stage, accs, PARAMS, K)
         # (3.4) Wait for those, and say that their stage is empty.
-        acc, acc_rest = pipeline.wait_for_products(acc, acc_rest, 1, PARAMS)
+        accs = pipeline.wait_for_products(accs, 1)
         mbarrier.arrive(empty.index(A_FIRST + before))
-    return stage, phase, acc, acc_rest
+    return stage, phase, accs
 
 
 @gluon.jit
@@ -183,29 +178,29 @@ def add_products_of_function(
 ):  # fmt: skip
     """Steps (3.2) to (3.4) with A's function, which is applied to the rows of the next step while those of this one are
     multiplied."""
-    a_tiles, b_tiles, rest_tiles = tiles
+    a_tiles, b_tiles = tiles
     ready, empty = bars
-    stage, phase, acc, acc_rest = state
+    stage, phase, accs = state
     K: gl.constexpr = PARAMS.tma.k.tile
-    A_FIRST: gl.constexpr = PARAMS.a_first[CONSUMER]
     B_FIRST: gl.constexpr = PARAMS.b_first[CONSUMER]
+    A_FIRST: gl.constexpr = PARAMS.a_first[CONSUMER]
     READY_FIRST: gl.constexpr = B_FIRST if PARAMS.roles.transformers > 0 else A_FIRST
     mbarrier.wait(ready.index(READY_FIRST + stage), phase)
     x = transformed_rows(a_tiles, stage, first_step, PARAMS, CONSUMER, OP, LAYOUT)
     for step in range(1, steps):
         # (3.3) Multiply the rows in registers.
-        acc, acc_rest = pipeline.multiply(x, (b_tiles, rest_tiles), B_FIRST + stage, acc, acc_rest, PARAMS, K)
+        accs = pipeline.multiply(x, b_tiles, B_FIRST + stage, accs, PARAMS, K)
         before = stage
         stage, phase = pipeline.next_stage(stage, phase, PARAMS.stages)
         # (3.2) Wait until the next stage is ready, and apply the function to its rows.
         mbarrier.wait(ready.index(READY_FIRST + stage), phase)
         next_x = transformed_rows(a_tiles, stage, first_step + step, PARAMS, CONSUMER, OP, LAYOUT)
         # (3.4) Wait for the products, and say that their stage is empty.
-        acc, acc_rest = pipeline.wait_for_products(acc, acc_rest, 0, PARAMS)
+        accs = pipeline.wait_for_products(accs, 0)
         x = pipeline.in_other_registers(next_x, LAYOUT)
         mbarrier.arrive(empty.index(A_FIRST + before))
-    acc, acc_rest = pipeline.multiply(x, (b_tiles, rest_tiles), B_FIRST + stage, acc, acc_rest, PARAMS, K)
-    return stage, phase, acc, acc_rest
+    accs = pipeline.multiply(x, b_tiles, B_FIRST + stage, accs, PARAMS, K)
+    return stage, phase, accs
 
 
 @gluon.jit
@@ -213,22 +208,17 @@ def consumer(
     number,  # of the CTA, or of the pipeline
     PARAMS: gl.constexpr,
     CONSUMER: gl.constexpr,
-    shared,  # tiles of A, of B, of B's second part; barriers ready, empty; staging; results, see `store_tile`
+    shared,  # tiles of A and of each part of B; barriers ready, empty; staging; results, see `store_tile`
     OP: gl.constexpr,
 ):
     """Role 3: apply A's function, multiply, apply the epilogue, store."""
-    a_tiles, b_tiles, rest_tiles, ready, empty, staging, results = shared
-    tiles = (a_tiles, b_tiles, rest_tiles)
+    tiles, ready, empty, staging, results = shared
     bars = (ready, empty)
     TMA: gl.constexpr = PARAMS.tma
-    PART: gl.constexpr = PARAMS.accumulators[CONSUMER][0]
-    REST: gl.constexpr = PARAMS.accumulators[CONSUMER][-1]
-    TWO: gl.constexpr = len(TMA.n_parts) == 2
-    COLUMNS: gl.constexpr = min(PART.n.tile, PARAMS.roles.mma_columns)
+    PARTS: gl.constexpr = PARAMS.accumulators[CONSUMER]
+    COLUMNS: gl.constexpr = min(PARTS[0].n.tile, PARAMS.roles.mma_columns)
     LAYOUT: gl.constexpr = pipeline.sums_layout(CONSUMER_WARPS, COLUMNS, TMA.product_bits)
-    LAYOUT_REST: gl.constexpr = pipeline.sums_layout(CONSUMER_WARPS, REST.n.tile, TMA.product_bits)
     X_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, LAYOUT, 32 // TMA.product_bits)
-    BUFFER: gl.constexpr = CONSUMER * PARAMS.consumers.buffers
     stage = gl.to_tensor(0)
     phase = gl.to_tensor(0)
     first, end, STRIDE = pipeline.work_range(number, PARAMS)
@@ -236,28 +226,24 @@ def consumer(
         # (3.1) Find the output tile, and what of its sum this work tile is.
         split, output_tile, first_step, steps = pipeline.split_of(work_tile, number, PARAMS, CONSUMER)
         tile = tile_coords(output_tile, TMA.m.blocks, TMA.n.blocks, TMA.group)
-        acc = pipeline.accumulator(PART.m.tile, PART.n.tile, OP.accumulate, LAYOUT)
-        acc_rest = gl.to_tensor(0)  # a role takes no None
-        if TWO:
-            acc_rest = pipeline.accumulator(REST.m.tile, REST.n.tile, OP.accumulate, LAYOUT_REST)
+        accs = pipeline.accumulators(PARTS[0].m.tile, PARAMS, OP.accumulate)
 
         # (3.2, 3.3, 3.4) Multiply, step by step; then wait for the products of the last one.
-        state = (stage, phase, acc, acc_rest)
+        state = (stage, phase, accs)
         if OP.a_fn is None:
-            stage, phase, acc, acc_rest = add_products(tiles, bars, steps, state, PARAMS, CONSUMER)
+            stage, phase, accs = add_products(tiles, bars, steps, state, PARAMS, CONSUMER)
         else:
-            stage, phase, acc, acc_rest = add_products_of_function(
+            stage, phase, accs = add_products_of_function(
                 tiles, bars, first_step, steps, state, PARAMS, CONSUMER, OP, X_LAYOUT
             )  # fmt: skip
-        acc, acc_rest = pipeline.wait_for_products(acc, acc_rest, 0, PARAMS)
+        accs = pipeline.wait_for_products(accs, 0)
         mbarrier.arrive(empty.index(PARAMS.a_first[CONSUMER] + stage))
         stage, phase = pipeline.next_stage(stage, phase, PARAMS.stages)
 
         # (3.5) Store the partial, or finish the output tile.
         partial = split * TMA.blocks + output_tile
-        store_tile(acc, results, staging, BUFFER, partial, tile, PARAMS, PART, OP)
-        if TWO:
-            store_tile(acc_rest, results, staging, BUFFER, partial, tile, PARAMS, REST, OP)
+        for i in gl.static_range(len(accs)):
+            store_tile(accs[i], results, staging, CONSUMER, partial, tile, PARAMS, PARTS[i], OP)
     tma.store_wait(0)
 
 
@@ -277,7 +263,7 @@ def ws_kernel(
     PIPELINES: gl.constexpr = PARAMS.consumers.pipelines
     A_STAGES: gl.constexpr = PIPELINES * PARAMS.stages
     B_STAGES: gl.constexpr = PARAMS.consumers.n_tiles * A_STAGES
-    a_tiles, b_tiles, rest_tiles, b_second = pipeline.tile_memory(b, b_rest, A_STAGES, B_STAGES, PARAMS, OP.product)
+    a_tiles, b_tiles = pipeline.tile_memory(A_STAGES, B_STAGES, PARAMS, OP.product)
     staging = staging_memory(d, PARAMS)
     full = pipeline.barriers(PARAMS.rounds * A_STAGES, 1)
     empty = pipeline.barriers(A_STAGES, 3 - PIPELINES)  # by each consumer of the pipeline
@@ -287,11 +273,11 @@ def ws_kernel(
     pdl_wait()
     program = gl.program_id(0)
     other = program + (PIPELINES - 1) * PARAMS.tma.programs  # number of the second consumer's own pipeline
-    operands = (a, b, b_second, a_tiles, b_tiles, rest_tiles, full, empty)
     # A role takes no None.
+    operands = (a, (b,) if b_rest is None else (b, b_rest), a_tiles, b_tiles, full, empty)
     addend = () if c is None else (c,)
     others = () if pointers is None else pointers
-    shared = (a_tiles, b_tiles, rest_tiles, ready, empty, staging, (d, addend, others, alpha, beta))
+    shared = ((a_tiles, b_tiles), ready, empty, staging, (d, addend, others, alpha, beta))
     pipeline.start_roles(
         PARAMS, program, other, (consumer, (shared, OP)),
         (transformer, (operands, ready, OP)), (producer, (operands,)),

@@ -52,13 +52,11 @@ def work_range(number, PARAMS: gl.constexpr):
 def split_of(work_tile, number, PARAMS: gl.constexpr, CONSUMER: gl.constexpr):
     """The place of a work tile: the number of the partial, that of a consumer's output tile, first step along k, and
     steps."""
-    STEPS: gl.constexpr = PARAMS.tma.steps
-    STREAM_K: gl.constexpr = PARAMS.stream_k
     split, output_tile = output_tile_of(work_tile, PARAMS, CONSUMER)
-    if STREAM_K is None:
-        return split, output_tile, split * STEPS, STEPS
+    if PARAMS.stream_k is None:
+        return split, output_tile, split * PARAMS.tma.steps, PARAMS.tma.steps
     else:
-        split, first_step, steps = split_of_tile(work_tile, number, STREAM_K)
+        split, first_step, steps = split_of_tile(work_tile, number, PARAMS.stream_k)
         return split, output_tile, first_step, steps
 
 
@@ -69,57 +67,59 @@ def sums_layout(warps, columns, product_bits):
 
 
 @gluon.jit
-def accumulator(ROWS: gl.constexpr, COLUMNS: gl.constexpr, ACCUMULATE: gl.constexpr, LAYOUT: gl.constexpr):
-    """Zeros that products are added to."""
+def accumulator(ROWS: gl.constexpr, COLUMNS: gl.constexpr, PARAMS: gl.constexpr, ACCUMULATE: gl.constexpr):
+    """Zeros that the products of one part along n are added to."""
+    WIDTH: gl.constexpr = min(COLUMNS, PARAMS.roles.mma_columns)
+    LAYOUT: gl.constexpr = sums_layout(PARAMS.roles.warps[0], WIDTH, PARAMS.tma.product_bits)
     return hopper.warpgroup_mma_init(gl.full([ROWS, COLUMNS], 0, ACCUMULATE, LAYOUT))
+
+
+@gluon.jit
+def accumulators(ROWS: gl.constexpr, PARAMS: gl.constexpr, ACCUMULATE: gl.constexpr):
+    """Zeros for each part along n."""
+    found = ()
+    for i in gl.static_range(len(PARAMS.tma.n_parts)):
+        found += (accumulator(ROWS, PARAMS.tma.n_parts[i].tile, PARAMS, ACCUMULATE),)
+    return found
 
 
 @gluon.jit
 def rows_of_a(tile, FIRST: gl.constexpr, ROWS: gl.constexpr, DEPTH: gl.constexpr, ALONG_K: gl.constexpr):
     """Some rows of a tile of A, and the first indices of k of it: (rows, k), in shared memory."""
-    if ALONG_K:
-        if tile.shape[0] > ROWS:
-            tile = tile.slice(FIRST, ROWS, 0)
-        if tile.shape[1] > DEPTH:
-            tile = tile.slice(0, DEPTH, 1)
-        return tile
-    else:
-        if tile.shape[1] > ROWS:
-            tile = tile.slice(FIRST, ROWS, 1)
-        if tile.shape[0] > DEPTH:
-            tile = tile.slice(0, DEPTH, 0)
-        return tile.permute((1, 0))
+    if not ALONG_K:
+        tile = tile.permute((1, 0))
+    if tile.shape[0] > ROWS:
+        tile = tile.slice(FIRST, ROWS, 0)
+    if tile.shape[1] > DEPTH:
+        tile = tile.slice(0, DEPTH, 1)
+    return tile
 
 
 @gluon.jit
 def columns_of_b(tile, DEPTH: gl.constexpr, ALONG_K: gl.constexpr):
     """The first indices of k of a tile of B: (k, columns), in shared memory."""
     if ALONG_K:
-        if tile.shape[1] > DEPTH:
-            tile = tile.slice(0, DEPTH, 1)
-        return tile.permute((1, 0))
-    else:
-        if tile.shape[0] > DEPTH:
-            tile = tile.slice(0, DEPTH, 0)
-        return tile
+        tile = tile.permute((1, 0))
+    if tile.shape[0] > DEPTH:
+        tile = tile.slice(0, DEPTH, 0)
+    return tile
 
 
 @gluon.jit
 def multiply(
     x,  # (rows, k), in shared memory or in registers
-    b_tiles,  # both parts of B along n
+    b_tiles,  # of each part along n
     stage,
-    acc,
-    acc_rest,
+    accs,
     PARAMS: gl.constexpr,
     DEPTH: gl.constexpr,  # indices of k
 ):
     """Begin to add the products of one step, asynchronously."""
-    ALONG_K: gl.constexpr = PARAMS.tma.b_along_k
-    acc = add_product(x, columns_of_b(b_tiles[0].index(stage), DEPTH, ALONG_K), acc)
-    if len(PARAMS.tma.n_parts) == 2:
-        acc_rest = add_product(x, columns_of_b(b_tiles[1].index(stage), DEPTH, ALONG_K), acc_rest)
-    return acc, acc_rest
+    found = ()
+    for i in gl.static_range(len(accs)):
+        y = columns_of_b(b_tiles[i].index(stage), DEPTH, PARAMS.tma.b_along_k)
+        found += (add_product(x, y, accs[i]),)
+    return found
 
 
 @gluon.jit
@@ -136,13 +136,13 @@ def add_product(x, y, acc):
 
 
 @gluon.jit
-def wait_for_products(acc, acc_rest, PENDING: gl.constexpr, PARAMS: gl.constexpr):
+def wait_for_products(accs, PENDING: gl.constexpr):
     """Wait until the products of no more than `PENDING` steps are still being added."""
-    if len(PARAMS.tma.n_parts) == 2:
-        acc, acc_rest = hopper.warpgroup_mma_wait(2 * PENDING, deps=(acc, acc_rest))
-        return hopper.warpgroup_mma_init(acc), hopper.warpgroup_mma_init(acc_rest)
+    if len(accs) == 1:
+        return (hopper.warpgroup_mma_init(hopper.warpgroup_mma_wait(PENDING, deps=accs)),)
     else:
-        return hopper.warpgroup_mma_init(hopper.warpgroup_mma_wait(PENDING, deps=(acc,))), acc_rest
+        acc, rest = hopper.warpgroup_mma_wait(2 * PENDING, deps=accs)
+        return hopper.warpgroup_mma_init(acc), hopper.warpgroup_mma_init(rest)
 
 
 @gluon.jit
@@ -174,56 +174,49 @@ def barriers(COUNT: gl.constexpr, ARRIVALS: gl.constexpr):
 
 
 @gluon.jit
+def memory_of(
+    STAGES: gl.constexpr, OUTER: gl.constexpr, K: gl.constexpr, ALONG_K: gl.constexpr, LAYOUT: gl.constexpr,
+    PRODUCT: gl.constexpr,
+):  # fmt: skip
+    """Shared memory for tiles of an operand, (stages, its own side, K) or (stages, K, its own side)."""
+    SHAPE: gl.constexpr = [STAGES, OUTER, K] if ALONG_K else [STAGES, K, OUTER]
+    return gl.allocate_shared_memory(PRODUCT, SHAPE, LAYOUT)
+
+
+@gluon.jit
 def tile_memory(
-    b,
-    b_rest,
     A_STAGES: gl.constexpr,
     B_STAGES: gl.constexpr,
     PARAMS: gl.constexpr,  # params.WsParams or stationary_params.StationaryParams
     PRODUCT: gl.constexpr,
 ):
-    """Shared memory for tiles of A, (stages, M, K) or (stages, K, M), and for both parts of B, (stages, N, K) or
-    (stages, K, N); and the tensor map of the second part.
-
-    A role takes no None: where there is one part, it stands for the other, which nobody reads.
-    """
-    M: gl.constexpr = PARAMS.tma.m.tile
-    K: gl.constexpr = PARAMS.tma.k.tile
-    FIRST: gl.constexpr = PARAMS.tma.n_parts[0].tile
-    SECOND: gl.constexpr = PARAMS.tma.n_parts[-1].tile
-    A_SHAPE: gl.constexpr = [A_STAGES, M, K] if PARAMS.tma.a_along_k else [A_STAGES, K, M]
-    B_SHAPE: gl.constexpr = [B_STAGES, FIRST, K] if PARAMS.tma.b_along_k else [B_STAGES, K, FIRST]
-    REST_SHAPE: gl.constexpr = [B_STAGES, SECOND, K] if PARAMS.tma.b_along_k else [B_STAGES, K, SECOND]
-    A_LAYOUT: gl.constexpr = PARAMS.tma.a_layout
-    B_LAYOUT: gl.constexpr = PARAMS.tma.b_layouts[0]
-    REST_LAYOUT: gl.constexpr = PARAMS.tma.b_layouts[-1]
-    a_tiles = gl.allocate_shared_memory(PRODUCT, A_SHAPE, A_LAYOUT)
-    b_tiles = gl.allocate_shared_memory(PRODUCT, B_SHAPE, B_LAYOUT)
-    if len(PARAMS.tma.n_parts) == 2:
-        rest_tiles = gl.allocate_shared_memory(PRODUCT, REST_SHAPE, REST_LAYOUT)
-        return a_tiles, b_tiles, rest_tiles, b_rest
-    else:
-        return a_tiles, b_tiles, b_tiles, b
+    """Shared memory for tiles of A, and for those of each part of B along n."""
+    TMA: gl.constexpr = PARAMS.tma
+    a_tiles = memory_of(A_STAGES, TMA.m.tile, TMA.k.tile, TMA.a_along_k, TMA.a_layout, PRODUCT)
+    b_tiles = ()
+    for i in gl.static_range(len(TMA.n_parts)):
+        b_tiles += (
+            memory_of(B_STAGES, TMA.n_parts[i].tile, TMA.k.tile, TMA.b_along_k, TMA.b_layouts[i], PRODUCT),
+        )
+    return a_tiles, b_tiles
 
 
 @gluon.jit
-def parts_of_b(b_tiles, rest_tiles, stage, PARAMS: gl.constexpr):
+def parts_of_b(b_tiles, stage):
     """The tiles of B of one stage, one for each part along n."""
-    if len(PARAMS.tma.n_parts) == 2:
-        return b_tiles.index(stage), rest_tiles.index(stage)
-    else:
-        return (b_tiles.index(stage),)
+    found = ()
+    for i in gl.static_range(len(b_tiles)):
+        found += (b_tiles[i].index(stage),)
+    return found
 
 
 @gluon.jit
-def load_tile(
-    tensor_map, tiles, stage, bar, batch_tile, outer_tile, k_tile, BATCH: gl.constexpr, OUTER: gl.constexpr,
-    K: gl.constexpr, DIMS: gl.constexpr,
-):  # fmt: skip
-    """Request one tile of an operand. TMA arrives at `bar` with the bytes that it has written."""
+def load_tile(tensor_map, tiles, stage, bar, place, SIDES: gl.constexpr, DIMS: gl.constexpr):
+    """Request the tile of an operand at a place (batch, its own side, k). TMA arrives at `bar` with the bytes that it
+    has written."""
     start = ()
     for i in gl.static_range(len(DIMS)):
-        start += (tma_coord(batch_tile, outer_tile, k_tile, BATCH, OUTER, K, DIMS, i),)
+        start += (tma_coord(place, SIDES, DIMS[i]),)
     to = reinterpret(tiles.index(stage), tensor_map.dtype, tensor_map.block_shape, tensor_map.layout)
     tma_load(tensor_map, start, bar, to)
 
@@ -231,40 +224,24 @@ def load_tile(
 @gluon.jit
 def load_a(a, a_tiles, stage, bar, tile, k_tile, PARAMS: gl.constexpr):
     """Request A's tile of a step; `tile` numbers the output tile, (batch, m, n)."""
-    BATCH: gl.constexpr = PARAMS.tma.batch
-    M: gl.constexpr = PARAMS.tma.m
-    K: gl.constexpr = PARAMS.tma.k
-    A_DIMS: gl.constexpr = PARAMS.tma.a_dims
-    load_tile(a, a_tiles, stage, bar, tile[0], tile[1], k_tile, BATCH, M, K, A_DIMS)
+    TMA: gl.constexpr = PARAMS.tma
+    load_tile(a, a_tiles, stage, bar, (tile[0], tile[1], k_tile), (TMA.batch, TMA.m, TMA.k), TMA.a_dims)
 
 
 @gluon.jit
 def load_b(maps, tiles, stage, bar, tile, k_tile, PARAMS: gl.constexpr):
-    """Request B's tiles of a step, one for each part along n; `maps` and `tiles` are of both parts."""
-    BATCH: gl.constexpr = PARAMS.tma.batch
-    K: gl.constexpr = PARAMS.tma.k
-    FIRST: gl.constexpr = PARAMS.tma.n_parts[0]
-    SECOND: gl.constexpr = PARAMS.tma.n_parts[-1]
-    B_DIMS: gl.constexpr = PARAMS.tma.b_dims
-    load_tile(maps[0], tiles[0], stage, bar, tile[0], tile[2], k_tile, BATCH, FIRST, K, B_DIMS)
-    if len(PARAMS.tma.n_parts) == 2:
-        load_tile(maps[1], tiles[1], stage, bar, tile[0], tile[2], k_tile, BATCH, SECOND, K, B_DIMS)
+    """Request B's tiles of a step, one for each part along n."""
+    TMA: gl.constexpr = PARAMS.tma
+    place = (tile[0], tile[2], k_tile)
+    for i in gl.static_range(len(maps)):
+        load_tile(maps[i], tiles[i], stage, bar, place, (TMA.batch, TMA.n_parts[i], TMA.k), TMA.b_dims)
 
 
 @gluon.jit
-def tma_coord(
-    batch_tile, outer_tile, k_tile, BATCH: gl.constexpr, OUTER: gl.constexpr, K: gl.constexpr, DIMS: gl.constexpr,
-    AT: gl.constexpr,
-):  # fmt: skip
-    """First index of a tile along dimension `AT` of a tensor map; `DIMS` are `tma_params.TmaDim`."""
-    ROLE: gl.constexpr = DIMS[AT][0]
-    AXIS: gl.constexpr = DIMS[AT][1]
-    if ROLE == 0:
-        return axis_start(batch_tile, BATCH, AXIS).to(gl.int32)
-    elif ROLE == 1:
-        return axis_start(outer_tile, OUTER, AXIS).to(gl.int32)
-    else:
-        return axis_start(k_tile, K, AXIS).to(gl.int32)
+def tma_coord(place, SIDES: gl.constexpr, DIM: gl.constexpr):
+    """First index of the tile at a place along one dimension of a tensor map; `DIM` is a `TmaDim`, `SIDES` are the dims
+    of the place."""
+    return axis_start(place[DIM.role], SIDES[DIM.role], DIM.axis).to(gl.int32)
 
 
 @tl.core.builtin
@@ -280,9 +257,10 @@ def start_roles(
     The compiler takes a list of roles only as it is written in the source, hence this is no kernel's code. Triton's
     cache does not look into it: who changes the order of roles must clear that cache.
     """
-    params = PARAMS.value
-    numbers, transforming = (program, other), params.roles.transformers
-    pipelines = len(params.roles.warps) + 1 - CONSUMERS - transforming  # a producer for each
+    given = PARAMS.value.roles.value
+    warps, registers = list(given.warps.value), list(given.registers.value)
+    numbers, transforming = (program, other), given.transformers.value
+    pipelines = len(warps) + 1 - CONSUMERS - transforming  # a producer for each
 
     def role(what: Any, at: int, pipeline: int) -> tuple[Any, Any]:
         function, arguments = what
@@ -293,5 +271,4 @@ def start_roles(
         *(role(transformer, at, at % pipelines) for at in range(transforming)),
         *(role(producer, at, at) for at in range(pipelines)),
     ]
-    warps, registers = list(params.roles.warps), list(params.roles.registers)
     gl.warp_specialize(roles, warps, registers, _semantic=_semantic, _generator=_generator)

@@ -52,9 +52,9 @@ class WarpRoles(NamedTuple):
     """The roles besides the first consumer, which runs on the warps that the CTA starts with."""
 
     transformers: int
-    warps: tuple[int, ...]  # of each role: the second consumer, transformers, producers
+    warps: tuple[int, ...]  # of each role: the second consumer (and the first), transformers, producers
     registers: tuple[int, ...]  # of a thread of each
-    elements: int = 0  # that a thread of a transformer computes at once
+    elements: int = 0  # of B that a thread computes at once, where B has a function
     mma_columns: int = WIDE_MMA  # at most, of a matrix instruction
 
 

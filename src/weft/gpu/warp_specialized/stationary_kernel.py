@@ -43,7 +43,6 @@ from weft.gpu.warp_specialized import pipeline
 from weft.gpu.warp_specialized.tiles import store_from_registers, transform_tiles, transformed
 
 CONSUMERS = tl.constexpr(2)
-ELEMENTS = tl.constexpr(32)  # of B that each lane computes at once
 
 
 @gluon.jit
@@ -51,7 +50,7 @@ def stationary_producer(
     program,
     PARAMS: gl.constexpr,
     PIPELINE: gl.constexpr,
-    operands,  # tensor maps a, b, b_rest; their tiles in shared memory; barriers full, empty, loaded
+    operands,  # tensor maps of A and of each part of B, their tiles in shared memory; barriers full, empty, loaded
     OP: gl.constexpr,
 ):
     """Role 1: fill a pipeline of A; the first producer also loads B.
@@ -60,16 +59,14 @@ def stationary_producer(
     it is requested at the beginning: consumers wait for all of B before they take a tile of A, and the pipeline may
     have fewer stages than a sum has steps.
     """
-    a, b, b_rest, a_tiles, b_tiles, rest_tiles, full, empty, loaded = operands
+    a, b, a_tiles, b_tiles, full, empty, loaded = operands
     TMA: gl.constexpr = PARAMS.tma
     ELEMENT: gl.constexpr = a.dtype.primitive_bitwidth // 8
-    maps_b = (b, b_rest)
-    tiles_b = (b_tiles, rest_tiles)
     first = program + PIPELINE * TMA.programs
     # (1.1) Request all of B where it has a function.
     if OP.b_fn is not None and PIPELINE == 0:
         for step in range(TMA.steps):
-            load_stationary(maps_b, tiles_b, loaded, first, step, PARAMS)
+            load_stationary(b, b_tiles, loaded, first, step, PARAMS)
     position = gl.to_tensor(0)
     for output_tile in range(first, TMA.blocks, PARAMS.pipelines * TMA.programs):
         tile = tile_coords(output_tile, TMA.m.blocks, TMA.n.blocks, TMA.group)
@@ -77,7 +74,7 @@ def stationary_producer(
             # (1.2) Request B's tiles of this step, in the first output tile, where it has none.
             if OP.b_fn is None and PIPELINE == 0:  # noqa: SIM102 (known when this is compiled)
                 if output_tile == first:
-                    load_stationary(maps_b, tiles_b, loaded, output_tile, step, PARAMS)
+                    load_stationary(b, b_tiles, loaded, output_tile, step, PARAMS)
             # (1.3) Wait until a consumer has emptied the stage.
             stage, phase = stage_of(position, PARAMS, PIPELINE)
             bar = full.index(stage)
@@ -89,14 +86,14 @@ def stationary_producer(
 
 
 @gluon.jit
-def load_stationary(maps_b, tiles_b, loaded, output_tile, step, PARAMS: gl.constexpr):
+def load_stationary(b, b_tiles, loaded, output_tile, step, PARAMS: gl.constexpr):
     """Request B's tiles of one step."""
     TMA: gl.constexpr = PARAMS.tma
-    ELEMENT: gl.constexpr = maps_b[0].dtype.primitive_bitwidth // 8
+    ELEMENT: gl.constexpr = b[0].dtype.primitive_bitwidth // 8
     tile = tile_coords(output_tile, TMA.m.blocks, TMA.n.blocks, TMA.group)
     bar = loaded.index(step)
     mbarrier.expect(bar, TMA.n.tile * TMA.k.tile * ELEMENT)
-    pipeline.load_b(maps_b, tiles_b, step, bar, tile, step, PARAMS)
+    pipeline.load_b(b, b_tiles, step, bar, tile, step, PARAMS)
 
 
 @gluon.jit
@@ -109,14 +106,10 @@ def stage_of(position, PARAMS: gl.constexpr, OWNER: gl.constexpr):
 @gluon.jit
 def transform_stationary(shared, PARAMS: gl.constexpr, CONSUMER: gl.constexpr, OP: gl.constexpr):
     """(2.1) Apply B's function to the tiles of every second step, and wait until the other consumer has done so."""
-    _a_tiles, b_tiles, rest_tiles, _full, _empty, loaded, _turns, transformed_bar, _d, _alpha = shared
-    K: gl.constexpr = PARAMS.tma.k
+    _a_tiles, b_tiles, _full, _empty, loaded, _turns, transformed_bar, _d, _alpha = shared
     for step in range(CONSUMER, PARAMS.tma.steps, CONSUMERS):
         mbarrier.wait(loaded.index(step), 0)
-        tiles = pipeline.parts_of_b(b_tiles, rest_tiles, step, PARAMS)
-        transform_tiles(
-            tiles, step, K, PARAMS.tma.b_along_k, PARAMS.tma.masked, PARAMS.warps, ELEMENTS, OP.b_fn, OP.product
-        )  # fmt: skip
+        transform_tiles(pipeline.parts_of_b(b_tiles, step), step, PARAMS, OP)
     fence_async_shared()
     pipeline.meet_and_arrive(transformed_bar)
     mbarrier.wait(transformed_bar, 0)
@@ -135,24 +128,21 @@ def stationary_transformed_rows(
 ):  # fmt: skip
     """(2.3) The same in registers, the function applied. The stage is empty at once. Behind the last tile of a sum it
     is the other consumer's turn, at a shared pipeline."""
-    a_tiles, _b_tiles, _rest_tiles, _full, empty, _loaded, _turns, _transformed, _d, _alpha = shared
-    K: gl.constexpr = PARAMS.tma.k
-    DEPTH: gl.constexpr = PARAMS.last_depth if LAST else K.tile
+    a_tiles, _b_tiles, _full, empty, _loaded, _turns, _transformed, _d, _alpha = shared
+    DEPTH: gl.constexpr = PARAMS.last_depth if LAST else PARAMS.tma.k.tile
     x = stationary_rows(a_tiles, stage, PARAMS, DEPTH).load(LAYOUT)
     # The loads must be done when TMA writes the next tile there. An arrival alone does not wait for them.
     fence_async_shared()
     pipeline.meet_and_arrive(empty.index(stage))
     if LAST and PARAMS.pipelines == 1:
         mbarrier.arrive(turn)
-    return transformed(x, 0, step, K, True, PARAMS.tma.masked, LAYOUT, OP.a_fn, OP.product)
+    return transformed(x, 0, step, True, LAYOUT, OP.a_fn, PARAMS, OP)
 
 
 @gluon.jit
-def add_stationary_products(shared, position, turn, acc, acc_rest, PARAMS: gl.constexpr, CONSUMER: gl.constexpr):
+def add_stationary_products(shared, position, turn, accs, PARAMS: gl.constexpr, CONSUMER: gl.constexpr):
     """Steps (2.3) and (2.4) without A's function. Of the last tiles only what there is along k is multiplied."""
-    a_tiles, b_tiles, rest_tiles, full, empty, loaded, _turns, _transformed, _d, _alpha = shared
-    tiles_b = (b_tiles, rest_tiles)
-    K: gl.constexpr = PARAMS.tma.k.tile
+    a_tiles, b_tiles, full, empty, loaded, _turns, _transformed, _d, _alpha = shared
     LAST: gl.constexpr = PARAMS.tma.steps - 1
     for step in range(LAST):
         # (2.3) Wait for the tiles of A and B.
@@ -160,9 +150,9 @@ def add_stationary_products(shared, position, turn, acc, acc_rest, PARAMS: gl.co
         mbarrier.wait(loaded.index(step), 0)
         mbarrier.wait(full.index(stage), phase)
         # (2.4) Multiply, wait for the products of the step before, and say that its stage is empty.
-        x = stationary_rows(a_tiles, stage, PARAMS, K)
-        acc, acc_rest = pipeline.multiply(x, tiles_b, step, acc, acc_rest, PARAMS, K)
-        acc, acc_rest = pipeline.wait_for_products(acc, acc_rest, 1, PARAMS)
+        x = stationary_rows(a_tiles, stage, PARAMS, PARAMS.tma.k.tile)
+        accs = pipeline.multiply(x, b_tiles, step, accs, PARAMS, PARAMS.tma.k.tile)
+        accs = pipeline.wait_for_products(accs, 1)
         if step > 0:
             before, _ = stage_of(position + step - 1, PARAMS, CONSUMER)
             mbarrier.arrive(empty.index(before))
@@ -172,24 +162,22 @@ def add_stationary_products(shared, position, turn, acc, acc_rest, PARAMS: gl.co
     if PARAMS.pipelines == 1:
         pipeline.meet_and_arrive(turn)  # all warps have taken this turn before the other consumer may give the next
     x = stationary_rows(a_tiles, stage, PARAMS, PARAMS.last_depth)
-    acc, acc_rest = pipeline.multiply(x, tiles_b, LAST, acc, acc_rest, PARAMS, PARAMS.last_depth)
-    acc, acc_rest = pipeline.wait_for_products(acc, acc_rest, 0, PARAMS)
+    accs = pipeline.multiply(x, b_tiles, LAST, accs, PARAMS, PARAMS.last_depth)
+    accs = pipeline.wait_for_products(accs, 0)
     if LAST > 0:
         before, _ = stage_of(position + LAST - 1, PARAMS, CONSUMER)
         mbarrier.arrive(empty.index(before))
     mbarrier.arrive(empty.index(stage))
-    return acc, acc_rest
+    return accs
 
 
 @gluon.jit
 def add_stationary_products_of_function(
-    shared, position, turn, acc, acc_rest, PARAMS: gl.constexpr, CONSUMER: gl.constexpr, OP: gl.constexpr,
+    shared, position, turn, accs, PARAMS: gl.constexpr, CONSUMER: gl.constexpr, OP: gl.constexpr,
     LAYOUT: gl.constexpr,
 ):  # fmt: skip
     """Steps along k with A's function, which is applied to the rows of the next step while this one is multiplied."""
-    _a_tiles, b_tiles, rest_tiles, full, _empty, loaded, _turns, _transformed, _d, _alpha = shared
-    tiles_b = (b_tiles, rest_tiles)
-    K: gl.constexpr = PARAMS.tma.k.tile
+    _a_tiles, b_tiles, full, _empty, loaded, _turns, _transformed, _d, _alpha = shared
     LAST: gl.constexpr = PARAMS.tma.steps - 1
     stage, phase = stage_of(position, PARAMS, CONSUMER)
     mbarrier.wait(full.index(stage), phase)
@@ -200,23 +188,23 @@ def add_stationary_products_of_function(
         mbarrier.wait(loaded.index(0), 0)
         for step in range(1, LAST):
             # (2.4) Multiply the rows in registers.
-            acc, acc_rest = pipeline.multiply(x, tiles_b, step - 1, acc, acc_rest, PARAMS, K)
+            accs = pipeline.multiply(x, b_tiles, step - 1, accs, PARAMS, PARAMS.tma.k.tile)
             # (2.3) Wait for the next tile, and apply the function to its rows.
             stage, phase = stage_of(position + step, PARAMS, CONSUMER)
             mbarrier.wait(full.index(stage), phase)
             next_x = stationary_transformed_rows(shared, stage, turn, step, PARAMS, False, OP, LAYOUT)
-            acc, acc_rest = pipeline.wait_for_products(acc, acc_rest, 0, PARAMS)
+            accs = pipeline.wait_for_products(accs, 0)
             x = pipeline.in_other_registers(next_x, LAYOUT)
             mbarrier.wait(loaded.index(step), 0)
-        acc, acc_rest = pipeline.multiply(x, tiles_b, LAST - 1, acc, acc_rest, PARAMS, K)
+        accs = pipeline.multiply(x, b_tiles, LAST - 1, accs, PARAMS, PARAMS.tma.k.tile)
         stage, phase = stage_of(position + LAST, PARAMS, CONSUMER)
         mbarrier.wait(full.index(stage), phase)
         next_x = stationary_transformed_rows(shared, stage, turn, LAST, PARAMS, True, OP, LAYOUT)
-        acc, acc_rest = pipeline.wait_for_products(acc, acc_rest, 0, PARAMS)
+        accs = pipeline.wait_for_products(accs, 0)
         last_x = pipeline.in_other_registers(next_x, LAYOUT)
     mbarrier.wait(loaded.index(LAST), 0)
-    acc, acc_rest = pipeline.multiply(last_x, tiles_b, LAST, acc, acc_rest, PARAMS, PARAMS.last_depth)
-    return pipeline.wait_for_products(acc, acc_rest, 0, PARAMS)
+    accs = pipeline.multiply(last_x, b_tiles, LAST, accs, PARAMS, PARAMS.last_depth)
+    return pipeline.wait_for_products(accs, 0)
 
 
 @gluon.jit
@@ -224,18 +212,13 @@ def stationary_consumer(
     program,
     PARAMS: gl.constexpr,
     CONSUMER: gl.constexpr,
-    shared,  # tiles of A, of B, of B's second part; barriers full, empty, loaded, turns, transformed; d; alpha
+    shared,  # tiles of A and of each part of B; barriers full, empty, loaded, turns, transformed; d; alpha
     OP: gl.constexpr,
 ):
     """Role 2: apply functions, multiply, apply the epilogue, store."""
-    _a_tiles, _b_tiles, _rest_tiles, _full, _empty, _loaded, turns, _transformed, d, alpha = shared
+    _a_tiles, _b_tiles, _full, _empty, _loaded, turns, _transformed, d, alpha = shared
     TMA: gl.constexpr = PARAMS.tma
-    M: gl.constexpr = TMA.m
-    FIRST: gl.constexpr = TMA.n_parts[0].tile
-    SECOND: gl.constexpr = TMA.n_parts[-1].tile
-    TWO: gl.constexpr = len(TMA.n_parts) == 2
-    LAYOUT: gl.constexpr = pipeline.sums_layout(PARAMS.warps, FIRST, TMA.product_bits)
-    LAYOUT_REST: gl.constexpr = pipeline.sums_layout(PARAMS.warps, SECOND, TMA.product_bits)
+    LAYOUT: gl.constexpr = pipeline.sums_layout(PARAMS.roles.warps[0], TMA.n_parts[0].tile, TMA.product_bits)
     X_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, LAYOUT, 32 // TMA.product_bits)
     if OP.b_fn is not None:
         transform_stationary(shared, PARAMS, CONSUMER, OP)
@@ -245,44 +228,39 @@ def stationary_consumer(
     turn_phase = gl.to_tensor(1 - CONSUMER)
     for output_tile in range(program + CONSUMER * TMA.programs, TMA.blocks, CONSUMERS * TMA.programs):
         # (2.2) Find the output tile, and wait for the turn at a shared pipeline.
-        _, m_tile, n_tile = tile_coords(output_tile, M.blocks, TMA.n.blocks, TMA.group)
-        acc = pipeline.accumulator(M.tile, FIRST, OP.accumulate, LAYOUT)
-        acc_rest = gl.to_tensor(0)  # a role takes no None
-        if TWO:
-            acc_rest = pipeline.accumulator(M.tile, SECOND, OP.accumulate, LAYOUT_REST)
+        _, m_tile, n_tile = tile_coords(output_tile, TMA.m.blocks, TMA.n.blocks, TMA.group)
+        accs = pipeline.accumulators(TMA.m.tile, PARAMS, OP.accumulate)
         if PARAMS.pipelines == 1:
             mbarrier.wait(turns.index(CONSUMER), turn_phase)
             turn_phase ^= 1
 
         # (2.3, 2.4) Multiply, step by step.
         if OP.a_fn is None:
-            acc, acc_rest = add_stationary_products(shared, position, turn, acc, acc_rest, PARAMS, CONSUMER)
+            accs = add_stationary_products(shared, position, turn, accs, PARAMS, CONSUMER)
         else:
-            acc, acc_rest = add_stationary_products_of_function(
-                shared, position, turn, acc, acc_rest, PARAMS, CONSUMER, OP, X_LAYOUT
+            accs = add_stationary_products_of_function(
+                shared, position, turn, accs, PARAMS, CONSUMER, OP, X_LAYOUT
             )  # fmt: skip
         position += TMA.steps + SKIPPED
 
         # (2.5) Finish the output tile.
-        store_from_registers(acc, d, alpha, m_tile, n_tile, PARAMS, 0, OP.epilogue)
-        if TWO:
-            store_from_registers(acc_rest, d, alpha, m_tile, n_tile, PARAMS, 1, OP.epilogue)
+        for i in gl.static_range(len(accs)):
+            store_from_registers(accs[i], d, alpha, m_tile, n_tile, PARAMS, i, OP.epilogue)
 
 
 @gluon.jit
 def stationary_barriers(PARAMS: gl.constexpr):
     """The barriers: full, empty, loaded, turns, transformed."""
     STAGES: gl.constexpr = PARAMS.pipelines * PARAMS.stages
-    STEPS: gl.constexpr = PARAMS.tma.steps
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    loaded = gl.allocate_shared_memory(gl.int64, [STEPS, 1], mbarrier.MBarrierLayout())
+    loaded = gl.allocate_shared_memory(gl.int64, [PARAMS.tma.steps, 1], mbarrier.MBarrierLayout())
     turns = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
     transformed_bar = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
     for i in gl.static_range(STAGES):
         mbarrier.init(full.index(i), count=1)
         mbarrier.init(empty.index(i), count=1)
-    for i in gl.static_range(STEPS):
+    for i in gl.static_range(PARAMS.tma.steps):
         mbarrier.init(loaded.index(i), count=1)
     for i in gl.static_range(2):
         mbarrier.init(turns.index(i), count=1)
@@ -304,13 +282,13 @@ def stationary_kernel(
     OP: gl.constexpr,  # KernelOperation
 ):
     STAGES: gl.constexpr = PARAMS.pipelines * PARAMS.stages
-    memory = pipeline.tile_memory(b, b_rest, STAGES, PARAMS.tma.steps, PARAMS, OP.product)
-    a_tiles, b_tiles, rest_tiles, b_second = memory
+    a_tiles, b_tiles = pipeline.tile_memory(STAGES, PARAMS.tma.steps, PARAMS, OP.product)
     full, empty, loaded, turns, transformed_bar = stationary_barriers(PARAMS)
     pdl_wait()
     program = gl.program_id(0)
-    operands = (a, b, b_second, a_tiles, b_tiles, rest_tiles, full, empty, loaded)
-    shared = (a_tiles, b_tiles, rest_tiles, full, empty, loaded, turns, transformed_bar, d, alpha)
+    # A role takes no None.
+    operands = (a, (b,) if b_rest is None else (b, b_rest), a_tiles, b_tiles, full, empty, loaded)
+    shared = (a_tiles, b_tiles, full, empty, loaded, turns, transformed_bar, d, alpha)
     pipeline.start_roles(
         PARAMS, program, program, (stationary_consumer, (shared, OP)),
         (stationary_producer, ()), (stationary_producer, (operands, OP)),

@@ -26,6 +26,7 @@ LINE = 128  # bytes along k of a tile
 LEAST_COLUMNS, MOST_COLUMNS = 16, 320  # that matrix instructions take, and that a consumer has accumulators for
 # Registers of a thread of a consumer of so many warps: two consumers share what producers leave, as in `roles`.
 REGISTERS = {4: 240, 8: 112}
+ELEMENTS = 32  # of B that a lane of a consumer computes at once
 OTHER_REGISTERS = 40  # besides accumulators and rows; more than in `roles`, as results are stored from registers too
 
 
@@ -118,7 +119,6 @@ class StationaryParams(NamedTuple):
     subtiles: tuple[tuple[TiledDim, ...], ...]  # [part along n] columns that are finished at once
     halvings: tuple[int, ...]  # [part along n] that give them
     last_depth: int  # indices of k that the last step multiplies
-    warps: int  # of each consumer
     roles: WarpRoles
     pipelines: int  # of tiles of A
     stages: int  # of each
@@ -133,7 +133,6 @@ def stationary_params(contraction: Contraction, schedule: StationarySchedule, ta
         subtiles=subtiles,
         halvings=tuple((width // own[0].tile).bit_length() - 1 for width, own in zip(widths, subtiles, strict=True)),
         last_depth=last_depth(contraction, schedule),
-        warps=schedule.warps,
         roles=_roles(schedule),
         pipelines=schedule.pipelines,
         stages=schedule.stages,
@@ -144,7 +143,7 @@ def stationary_params(contraction: Contraction, schedule: StationarySchedule, ta
 def _roles(schedule: StationarySchedule) -> WarpRoles:
     """The second consumer, and a producer for each pipeline of A."""
     registers = (REGISTERS[schedule.warps], *[PRODUCER] * schedule.pipelines)
-    return WarpRoles(0, (schedule.warps, *[1] * schedule.pipelines), registers)
+    return WarpRoles(0, (schedule.warps, *[1] * schedule.pipelines), registers, ELEMENTS)
 
 
 def _subtiles(schedule: StationarySchedule) -> Iterator[tuple[TiledDim, ...]]:

@@ -30,62 +30,47 @@ def line_layout(height, width, warps):
 
 
 @gluon.jit
-def transform_tiles(
-    tiles,  # one or two, (k, n) or (n, k), in shared memory
-    k_tile,
-    K: gl.constexpr,
-    ALONG_K: gl.constexpr,
-    MASKED: gl.constexpr,
-    WARPS: gl.constexpr,
-    ELEMENTS: gl.constexpr,  # that a lane computes at once
-    FN: gl.constexpr,
-    PRODUCT: gl.constexpr,
-):
-    """Apply a function to all tiles of a step.
+def transform_tiles(tiles, k_tile, PARAMS: gl.constexpr, OP: gl.constexpr):
+    """Apply B's function to all tiles of a step: one or two, (k, n) or (n, k), in shared memory.
 
     All are read before the first is written, where there are registers for that. The compiler sees accesses to the
     whole pipeline, not to lines of it, and puts a barrier between a tile that is read and one that is written. These
     barriers are not needed: every element is read and written by the same lane.
     """
     TOTAL: gl.constexpr = tiles[0].numel + tiles[-1].numel if len(tiles) == 2 else tiles[0].numel
-    if TOTAL <= ELEMENTS * 32 * WARPS:
+    if PARAMS.roles.elements * 32 * PARAMS.roles.warps[0] >= TOTAL:
         values = ()
         for i in gl.static_range(len(tiles)):
-            values += (transformed_lines(tiles[i], 0, k_tile, K, ALONG_K, MASKED, WARPS, FN, PRODUCT),)
+            values += (transformed_lines(tiles[i], 0, k_tile, PARAMS, OP),)
         for i in gl.static_range(len(tiles)):
             tiles[i].store(values[i])
     else:
         for i in gl.static_range(len(tiles)):
-            transform_by_lines(tiles[i], k_tile, K, ALONG_K, MASKED, WARPS, ELEMENTS, FN, PRODUCT)
+            transform_by_lines(tiles[i], k_tile, PARAMS, OP)
 
 
 @gluon.jit
-def transform_by_lines(
-    tile, k_tile, K: gl.constexpr, ALONG_K: gl.constexpr, MASKED: gl.constexpr, WARPS: gl.constexpr,
-    ELEMENTS: gl.constexpr, FN: gl.constexpr, PRODUCT: gl.constexpr,
-):  # fmt: skip
-    """Apply a function to one tile, some lines after the other."""
+def transform_by_lines(tile, k_tile, PARAMS: gl.constexpr, OP: gl.constexpr):
+    """Apply B's function to one tile, some lines after the other."""
     LINES: gl.constexpr = tile.shape[0]
-    HEIGHT: gl.constexpr = min(LINES, power_of_two_in(ELEMENTS) * 32 * WARPS // tile.shape[1])
+    AT_ONCE: gl.constexpr = power_of_two_in(PARAMS.roles.elements) * 32 * PARAMS.roles.warps[0]
+    HEIGHT: gl.constexpr = min(LINES, AT_ONCE // tile.shape[1])
     for i in gl.static_range(LINES // HEIGHT):
         lines = tile.slice(i * HEIGHT, HEIGHT, 0)
-        lines.store(transformed_lines(lines, i * HEIGHT, k_tile, K, ALONG_K, MASKED, WARPS, FN, PRODUCT))
+        lines.store(transformed_lines(lines, i * HEIGHT, k_tile, PARAMS, OP))
 
 
 @gluon.jit
-def transformed_lines(
-    lines, first, k_tile, K: gl.constexpr, ALONG_K: gl.constexpr, MASKED: gl.constexpr, WARPS: gl.constexpr,
-    FN: gl.constexpr, PRODUCT: gl.constexpr,
-):  # fmt: skip
-    """Lines of a tile, from the `first` one on, in registers, the function applied."""
-    LAYOUT: gl.constexpr = line_layout(lines.shape[0], lines.shape[1], WARPS)
-    return transformed(lines.load(LAYOUT), first, k_tile, K, ALONG_K, MASKED, LAYOUT, FN, PRODUCT)
+def transformed_lines(lines, first, k_tile, PARAMS: gl.constexpr, OP: gl.constexpr):
+    """Lines of a tile of B, from the `first` one on, in registers, the function applied."""
+    LAYOUT: gl.constexpr = line_layout(lines.shape[0], lines.shape[1], PARAMS.roles.warps[0])
+    return transformed(lines.load(LAYOUT), first, k_tile, PARAMS.tma.b_along_k, LAYOUT, OP.b_fn, PARAMS, OP)
 
 
 @gluon.jit
 def transformed(
-    value, first, k_tile, K: gl.constexpr, ALONG_K: gl.constexpr, MASKED: gl.constexpr, LAYOUT: gl.constexpr,
-    FN: gl.constexpr, PRODUCT: gl.constexpr,
+    value, first, k_tile, ALONG_K: gl.constexpr, LAYOUT: gl.constexpr, FN: gl.constexpr, PARAMS: gl.constexpr,
+    OP: gl.constexpr,
 ):  # fmt: skip
     """The function of values in registers, in the type of products. What lies past the end of k stays zero.
 
@@ -93,13 +78,14 @@ def transformed(
     """
     HEIGHT: gl.constexpr = value.shape[0]
     WIDTH: gl.constexpr = value.shape[1]
-    value = FN(value).to(PRODUCT)
-    if MASKED:
+    value = FN(value).to(OP.product)
+    if PARAMS.tma.masked:
         if ALONG_K:
-            inside = dim_mask(k_tile, gl.arange(0, WIDTH, layout=gl.SliceLayout(0, LAYOUT)), K)[None, :]
+            inside = dim_mask(k_tile, gl.arange(0, WIDTH, layout=gl.SliceLayout(0, LAYOUT)), PARAMS.tma.k)[None, :]
         else:
-            inside = dim_mask(k_tile, first + gl.arange(0, HEIGHT, layout=gl.SliceLayout(1, LAYOUT)), K)[:, None]
-        value = gl.where(inside, value, gl.to_tensor(0.0).to(PRODUCT))
+            rows = first + gl.arange(0, HEIGHT, layout=gl.SliceLayout(1, LAYOUT))
+            inside = dim_mask(k_tile, rows, PARAMS.tma.k)[:, None]
+        value = gl.where(inside, value, gl.to_tensor(0.0).to(OP.product))
     return value
 
 
@@ -137,10 +123,9 @@ def stored_type(destination):
 @gluon.jit
 def staging_memory(d, PARAMS: gl.constexpr):
     """Shared memory for both consumers' subtiles of D, (buffers, rows, columns)."""
-    SHAPE: gl.constexpr = PARAMS.d_shape
     LAYOUT: gl.constexpr = PARAMS.d_layout
     COUNT: gl.constexpr = CONSUMERS * PARAMS.consumers.buffers
-    return gl.allocate_shared_memory(stored_type(d.dtype), [COUNT, SHAPE[0], SHAPE[1]], LAYOUT)
+    return gl.allocate_shared_memory(stored_type(d.dtype), [COUNT, PARAMS.d_shape[0], PARAMS.d_shape[1]], LAYOUT)
 
 
 @gluon.jit
@@ -148,7 +133,7 @@ def store_tile(
     acc,  # (rows, columns) of `PART`
     results,  # D, or split-K partials, see `ws_kernel`; (C,), or () without it; other pointers; alpha, beta
     staging,  # (buffers, rows, columns) of a subtile, in shared memory
-    first_buffer,  # of this consumer
+    CONSUMER: gl.constexpr,
     partial,  # number of the split-K partial
     tile,  # (batch, m, n): numbers of the output tile
     PARAMS: gl.constexpr,
@@ -161,13 +146,13 @@ def store_tile(
     tma.store_wait(0)
     sync_role()
     for i in gl.static_range(len(subtiles)):
-        store_subtile(subtiles[i], results, staging, first_buffer, partial, tile, PARAMS, PART, i, OP)
+        store_subtile(subtiles[i], results, staging, CONSUMER, partial, tile, PARAMS, PART, i, OP)
 
 
 @gluon.jit
 def store_subtile(
-    acc, results, staging, first_buffer, partial, tile, PARAMS: gl.constexpr, PART: gl.constexpr, AT: gl.constexpr,
-    OP: gl.constexpr,
+    acc, results, staging, CONSUMER: gl.constexpr, partial, tile, PARAMS: gl.constexpr, PART: gl.constexpr,
+    AT: gl.constexpr, OP: gl.constexpr,
 ):  # fmt: skip
     """Store subtile number `AT`. TMA stores it asynchronously; nobody waits here, unless its buffer is in use.
 
@@ -176,11 +161,7 @@ def store_subtile(
     """
     d, addend, pointers, alpha, beta = results
     SUBTILE: gl.constexpr = PART.subtiles[AT]
-    BATCH: gl.constexpr = PARAMS.tma.batch
-    M: gl.constexpr = SUBTILE.m
-    N: gl.constexpr = SUBTILE.n
-    D_DIMS: gl.constexpr = PARAMS.d_dims
-    LAYOUT: gl.constexpr = sums_layout(CONSUMER_WARPS, N.tile, PARAMS.tma.product_bits)
+    LAYOUT: gl.constexpr = sums_layout(CONSUMER_WARPS, SUBTILE.n.tile, PARAMS.tma.product_bits)
     value = gl.convert_layout(acc, LAYOUT, assert_trivial=True)
     start = ()
     if PARAMS.tma.splits > 1:
@@ -189,16 +170,16 @@ def store_subtile(
         c = None
         if len(addend) == 1:
             c = addend[0]
-        rows = gl.arange(0, M.tile, layout=gl.SliceLayout(1, LAYOUT))
-        columns = gl.arange(0, N.tile, layout=gl.SliceLayout(0, LAYOUT))
+        rows = gl.arange(0, SUBTILE.m.tile, layout=gl.SliceLayout(1, LAYOUT))
+        columns = gl.arange(0, SUBTILE.n.tile, layout=gl.SliceLayout(0, LAYOUT))
         place = (tile[0], tile[1], tile[2], rows, columns)
         value = finished(value, c, pointers, (alpha, beta), place, SUBTILE, subtile_offsets, subtile_mask, OP)
-        for i in gl.static_range(len(D_DIMS)):
-            start += (tma_coord(tile[0], tile[1], tile[2], BATCH, M, N, D_DIMS, i),)
+        for i in gl.static_range(len(PARAMS.d_dims)):
+            start += (tma_coord(tile, (SUBTILE.batch, SUBTILE.m, SUBTILE.n), PARAMS.d_dims[i]),)
     if PARAMS.consumers.buffers <= AT:  # the first ones are free: `store_tile` waited
         tma.store_wait(PARAMS.consumers.buffers - 1)
         sync_role()
-    buffer = staging.index(first_buffer + AT % PARAMS.consumers.buffers)
+    buffer = staging.index(CONSUMER * PARAMS.consumers.buffers + AT % PARAMS.consumers.buffers)
     matrix = buffer if PARAMS.d_along_n else buffer.permute((1, 0))
     matrix.store(value.to(buffer.dtype))
     STORED: gl.constexpr = PARAMS.store_layout
@@ -208,8 +189,8 @@ def store_subtile(
         tma_store(d, start, reinterpret(buffer, d.dtype, d.block_shape, d.layout))
     else:
         sync_role()
-        rows = gl.arange(0, M.tile, layout=gl.SliceLayout(1, STORED))
-        columns = gl.arange(0, N.tile, layout=gl.SliceLayout(0, STORED))
+        rows = gl.arange(0, SUBTILE.m.tile, layout=gl.SliceLayout(1, STORED))
+        columns = gl.arange(0, SUBTILE.n.tile, layout=gl.SliceLayout(0, STORED))
         place = (tile[0], tile[1], tile[2], rows, columns)
         to = d + subtile_offsets(place, SUBTILE, 3)
         gl.store(to, matrix.load(STORED), mask=subtile_mask(place, SUBTILE, 3))
@@ -227,8 +208,7 @@ def store_from_registers(
     EPILOGUE: gl.constexpr,
 ):
     """Finish an accumulator and store it without shared memory: there is none left."""
-    LEVELS: gl.constexpr = PARAMS.halvings[PART]
-    subtiles = subtiles_of(acc, LEVELS)
+    subtiles = subtiles_of(acc, PARAMS.halvings[PART])
     COUNT: gl.constexpr = len(PARAMS.subtiles[PART])  # those with columns of D in them
     for i in gl.static_range(COUNT):
         store_subtile_from_registers(subtiles[i], d, alpha, m_tile, n_tile, PARAMS, PART, i, EPILOGUE)
@@ -242,7 +222,7 @@ def store_subtile_from_registers(
     N: gl.constexpr = PARAMS.subtiles[PART][AT]
     M: gl.constexpr = PARAMS.tma.m
     WIDE: gl.constexpr = PARAMS.tma.wide[3]
-    LAYOUT: gl.constexpr = sums_layout(PARAMS.warps, N.tile, PARAMS.tma.product_bits)
+    LAYOUT: gl.constexpr = sums_layout(PARAMS.roles.warps[0], N.tile, PARAMS.tma.product_bits)
     value = gl.convert_layout(acc, LAYOUT, assert_trivial=True) * scalar(alpha, acc.dtype)
     if EPILOGUE is not None:
         value = EPILOGUE(value)
