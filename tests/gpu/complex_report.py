@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from compile_report import H200, TARGETS, contraction
+from complex_ways import transfers
 
 from weft.api.describe import hypothetical
 from weft.fn import trace
@@ -46,9 +47,8 @@ def main() -> None:
         target = TARGETS[architecture]
         found: dict[str, RealFormStep] = {}
         for schedule in real_forms.schedules(described, target).schedules:
-            for step in schedule.steps:
-                if step is not None:
-                    found.setdefault(kind_of(step.transfer), step)
+            for _, step in transfers(schedule):
+                found.setdefault(kind_of(step.transfer), step)
         for kind, step in found.items():
             built = compiled(InterleavedLaunch(step.transfer, step.schedule, target).launch, architecture)
             text = built.asm["amdgcn" if architecture.startswith("gfx") else "ptx"]
@@ -118,9 +118,8 @@ def aux_args() -> Iterator[tuple[str, object]]:
         described = request.contraction(None, Layout.contiguous((64, 64, 64), dtype))
         found: dict[str, RealFormStep] = {}
         for schedule in real_forms.schedules(described, H200).schedules:
-            for step, place in zip(schedule.steps, "ABD", strict=True):
-                if step is not None:
-                    found.setdefault(place if place != "A" else f"A {step.transfer.form}", step)
+            for place, step in transfers(schedule):
+                found.setdefault(place if place != "A" else f"A {step.transfer.form}", step)
         for kind, step in found.items():
             built = compiled(InterleavedLaunch(step.transfer, step.schedule, H200).launch, "sm_90")
             yield f"aux {name} sm_90 {kind}", instructions(built.asm["ptx"])

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import weft
+from gpu.complex_ways import way_of
 from support import Backend
 from weft.gpu.blas import family as blas
-from weft.gpu.complex.real_forms import RealFormSchedule
 from weft.oracle.judgement import error_over_bound
 from weft.oracle.rounding import epsilon
 from weft.planner.planner import choose
@@ -45,12 +45,10 @@ def every_kind(a: torch.Tensor, b: torch.Tensor, precision: str, wanted: Any = N
     found: dict[Any, torch.Tensor] = {}
     for ranked in choice.ranked:
         schedule = ranked.schedule
-        kind: Any = schedule.family
-        if isinstance(schedule, RealFormSchedule):
-            kind = (schedule.form, *(step and step.transfer.form for step in schedule.steps))
-        if kind not in found and (wanted is None or wanted(kind)):
-            found[kind] = torch.full(plan.shape, torch.nan, dtype=a.dtype)
-            replace(choice, best=ranked).build()(a, b, None, found[kind], 1 + 0j, 0j)
+        way: Any = way_of(schedule) if schedule.family == "complex" else schedule.family  # type: ignore[arg-type]
+        if way not in found and (wanted is None or wanted(way)):
+            found[way] = torch.full(plan.shape, torch.nan, dtype=a.dtype)
+            replace(choice, best=ranked).build()(a, b, None, found[way], 1 + 0j, 0j)
     return found
 
 

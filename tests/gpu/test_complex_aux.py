@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import weft
+from gpu.complex_ways import way_of
 from support import Backend, integers
 from weft import reference
 from weft.gpu.blas import family as blas
@@ -101,7 +102,7 @@ def test_every_way_applies_them_alike(name: str, dtype: torch.dtype) -> None:
     aux = [*(tensors.get(each.name) for each in contraction.aux if each.kind != "output"), *outputs]
     ways: dict[Any, Any] = {}
     for schedule in real_forms.schedules(contraction, plan._request.target).schedules:
-        ways.setdefault((schedule.form, *(step and step.transfer.form for step in schedule.steps)), schedule)
+        ways.setdefault(way_of(schedule), schedule)
     assert len(ways) > 3
     for schedule in ways.values():
         for result in results:

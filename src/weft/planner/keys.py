@@ -151,7 +151,7 @@ def code_of(module: str) -> list[Path]:
         folders.add(folder)
         named = {name for file in _files(folder) for name in _GPU_FAMILY.findall(file.read_text())}
         waiting += sorted(name for name in named - folders if (_PACKAGE / "gpu" / name).is_dir())
-    steps = map(_PACKAGE.joinpath, _STEPS if "composite" in folders else ())
+    steps = map(_PACKAGE.joinpath, _STEPS if folders & {"complex", "composite"} else ())
     return sorted((*(file for folder in folders for file in _files(folder)), *_PACKAGE.glob("fn/**/*.py"), *steps))
 
 

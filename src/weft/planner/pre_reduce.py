@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from weft.planner.program import SLOT_A, SLOT_B, Program, ProgramStep, as_called, build, number_slot, predict, work
+from weft.planner import program
+from weft.planner.program import SLOT_A, SLOT_B, Placed, Program, ProgramStep, build, predict
 from weft.planner.schedule import Candidates, Target
-from weft.spec import Contraction, Label, Layout, Role, Strides, canonical
+from weft.spec import Contraction, Role, Strides, canonical
 
 if TYPE_CHECKING:
     from weft.planner.planner import Choice
@@ -25,14 +26,6 @@ __all__ = ["NAME", "build", "predict", "schedules", "supports"]
 NAME = "pre_reduce"
 
 A, B = range(2)
-
-
-class OperandSums(NamedTuple):
-    """An operand as the product reads it: summed over its single-operand modes, or as it is."""
-
-    layout: Layout
-    strides: dict[tuple[Label, ...], int]  # by the labels of a mode, outermost first where it is summed
-    summed: bool
 
 
 def supports(contraction: Contraction, target: Target) -> str | None:
@@ -61,8 +54,8 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
     found: dict[tuple[Contraction | None, ...], Program] = {}
     try:
         for by_role in (False, True):
-            sums = [_sums(contraction, operand, wanted, by_role) for operand, wanted in enumerate(summed)]
-            steps = [_step(contraction, operand, each) if each.summed else None for operand, each in enumerate(sums)]
+            sums = [_sums(contraction, at, by_role) if wanted else None for at, wanted in enumerate(summed)]
+            steps = [_step(contraction, at, each) if each is not None else None for at, each in enumerate(sums)]
             if tuple(steps) not in found:
                 chosen = [choose(step, backend, target) if step is not None else None for step in steps]
                 product = choose(_product(contraction, sums), backend, target)
@@ -78,13 +71,13 @@ def _program(chosen: Sequence[Choice | None], product: Choice) -> Program:
     steps: list[ProgramStep] = []
     for operand, choice in enumerate(chosen):
         if choice is not None:
-            space, at = work(len(steps)), len(steps)
-            one = number_slot(1, choice.description.b.dtype)  # type: ignore[union-attr]
+            space, at = program.work(len(steps)), len(steps)
+            one = program.number_slot(1, choice.description.b.dtype)  # type: ignore[union-attr]
             steps.append(ProgramStep(choice, (reads[operand], one), writes=space))
             printed.append(f"{'AB'[operand]}: {{{at}}}")
             reads[operand] = space
     layouts = tuple(step.choice.description.d for step in steps)
-    last = as_called(product, *reads)
+    last = program.as_called(product, *reads)
     form = f"{NAME} {'; '.join(printed)}; then {{{len(steps)}}}"
     return Program(NAME, (*steps, last), len(steps), form, layouts)
 
@@ -97,58 +90,37 @@ def _has_single_operand_modes(contraction: Contraction, operand: int) -> bool:
     return any(mode.strides[operand] and not mode.strides[other] for mode in contraction.of_role(Role.K))
 
 
-def _sums(contraction: Contraction, operand: int, wanted: bool, by_role: bool) -> OperandSums:
+def _sums(contraction: Contraction, operand: int, by_role: bool) -> Placed:
     """Where an operand's sums go: in its own order, so that they are written as they are read, or by their roles, k
     innermost."""
-    other = 1 - operand
-    if not wanted:
-        strides = {mode.labels: mode.strides[operand] for mode in contraction.modes}
-        return OperandSums((contraction.a, contraction.b)[operand], strides, False)
     kept = [
-        mode for mode in contraction.modes if mode.strides[operand] and (mode.role is not Role.K or mode.strides[other])
-    ]
+        mode for mode in contraction.modes
+        if mode.strides[operand] and (mode.role is not Role.K or mode.strides[1 - operand])
+    ]  # fmt: skip
     if not by_role:
         kept.sort(key=lambda mode: -mode.strides[operand])
-    layout = Layout.contiguous([mode.extent for mode in kept], contraction.arithmetic.accumulate)
-    return OperandSums(layout, dict(zip([mode.labels for mode in kept], layout.strides, strict=True)), True)
+    return Placed.row_major(kept, contraction.arithmetic.accumulate)
 
 
-def _step(contraction: Contraction, operand: int, sums: OperandSums) -> Contraction:
-    """The sum of one operand over its single-operand modes, as a contraction with a 0-d one."""
-    layout = (contraction.a, contraction.b)[operand]
+def _step(contraction: Contraction, operand: int, sums: Placed) -> Contraction:
+    """The sum of one operand over its single-operand modes."""
     own = {mode.labels: mode for mode in contraction.modes if mode.strides[operand]}
     kept = [own[labels] for labels in sums.strides]
-    alone = [mode for mode in own.values() if mode.labels not in sums.strides]
+    summed = [mode for mode in own.values() if mode.labels not in sums.strides]
     modes = [
-        mode._replace(role=role, strides=Strides(mode.strides[operand], 0, 0, sums.strides.get(mode.labels, 0)))
-        for role, group in ((Role.M, kept), (Role.K, alone))
+        mode._replace(role=role, strides=Strides(mode.strides[operand], 0, 0, sums.stride(mode)))
+        for role, group in ((Role.M, kept), (Role.K, summed))
         for mode in group
     ]
-    return canonical(
-        replace(
-            contraction, modes=tuple(modes), a=layout, b=Layout((), (), layout.dtype), c=None, d=sums.layout,
-            a_fn=(contraction.a_fn, contraction.b_fn)[operand], b_fn=None, c_fn=None, epilogue=None,
-            conjugate_a=(contraction.conjugate_a, contraction.conjugate_b)[operand], conjugate_b=False,
-        )
-    )  # fmt: skip
+    return program.alone(contraction, operand, modes, sums.layout)
 
 
-def _product(contraction: Contraction, sums: Sequence[OperandSums]) -> Contraction:
-    """The contraction that remains, with the sums in the operands' places."""
-    modes = []
-    for mode in contraction.modes:
-        a, b = (each.strides.get(mode.labels, 0) for each in sums)
-        if mode.role is Role.K and not a and not b and (mode.strides.a or mode.strides.b):
-            continue  # a single-operand mode, summed by now
-        modes.append(mode._replace(strides=Strides(a, b, *mode.strides[2:])))
-    a_sums, b_sums = sums
-    arithmetic, accumulate = contraction.arithmetic, contraction.arithmetic.accumulate
-    return canonical(
-        replace(
-            contraction, modes=tuple(modes), arithmetic=replace(arithmetic, product=accumulate),
-            a=a_sums.layout, b=b_sums.layout,
-            a_fn=None if a_sums.summed else contraction.a_fn, b_fn=None if b_sums.summed else contraction.b_fn,
-            conjugate_a=contraction.conjugate_a and not a_sums.summed,
-            conjugate_b=contraction.conjugate_b and not b_sums.summed,
-        )
-    )  # fmt: skip
+def _product(contraction: Contraction, sums: Sequence[Placed | None]) -> Contraction:
+    """The contraction that remains, with the sums in the operands' places; single-operand modes are summed by now."""
+    left = program.of_placed(contraction, *sums)
+    modes = [
+        mode for mode, own in zip(left.modes, contraction.modes, strict=True)
+        if mode.role is not Role.K or any(mode.strides[:2]) or not any(own.strides[:2])
+    ]  # fmt: skip
+    arithmetic = replace(contraction.arithmetic, product=contraction.arithmetic.accumulate)
+    return canonical(replace(left, modes=tuple(modes), arithmetic=arithmetic))

@@ -11,7 +11,7 @@ and `build` are those of this file.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,7 +22,7 @@ from torch import Tensor
 from weft.base.kept import constant, prepare
 from weft.base.lifetimes import Life, aligned, most_alive, place_by_size
 from weft.planner.schedule import AuxTensors, Description, ResourceError, Scalar, Target
-from weft.spec import Contraction, Layout
+from weft.spec import Aux, Contraction, Label, Layout, Mode, Strides, canonical
 
 if TYPE_CHECKING:
     from weft.planner.planner import Choice
@@ -55,7 +55,7 @@ def number_slot(value: int, dtype: torch.dtype) -> Slot:
 class ProgramStep:
     """One contraction or permutation of a program."""
 
-    choice: Choice
+    choice: Choice  # or what is `built_as_a_step` as one is
     reads: tuple[Slot, ...]  # A and B of a contraction, X of a permutation
     writes: Slot
     adds: Slot | None = None
@@ -88,12 +88,14 @@ class Program:
     family: str
     steps: tuple[ProgramStep, ...]
     main: int  # the step whose choice stands for the program: its product
-    form: str = field(compare=False)  # printed form; `{i}` stands for the schedule of step i
+    form: str = field(compare=False)  # printed form; `{i}` stands for the schedule of choice i
     work: tuple[Layout, ...] = ()
+    spare: int = 0  # bytes that steps may take besides
 
     @property
     def choices(self) -> tuple[Choice, ...]:
-        return tuple(step.choice for step in self.steps)
+        """Choices of its steps; a step that is of no family stands for itself, and is built as a choice is."""
+        return tuple(step.choice for step in self.steps if hasattr(step.choice, "ranked"))
 
     @property
     def product(self) -> Choice:
@@ -108,7 +110,8 @@ class Program:
     def workspace_bytes(self) -> int:
         """Intermediates alive at once, but for the gaps that align them, and what the most demanding step takes."""
         sizes = {index: size_bytes(layout) for index, layout in enumerate(self.work)}
-        return most_alive(sizes, self.lives()) + max(each.best.schedule.workspace_bytes for each in self.choices)
+        steps = max(each.best.schedule.workspace_bytes for each in self.choices)
+        return most_alive(sizes, self.lives()) + steps + self.spare
 
     def lives(self) -> dict[int, Life]:
         """The first and the last step that use each intermediate."""
@@ -129,6 +132,58 @@ def predict(description: Description, program: Program, target: Target) -> float
 
 def build(description: Description, program: Program, target: Target) -> ProgramLaunch:
     return ProgramLaunch(program, target)
+
+
+class Placed(NamedTuple):
+    """A tensor in a rewritten contraction: how it lies, and its strides by the labels of modes."""
+
+    layout: Layout
+    strides: dict[tuple[Label, ...], int]
+
+    @classmethod
+    def row_major(cls, modes: Sequence[Mode], dtype: torch.dtype) -> Placed:
+        layout = Layout.contiguous([mode.extent for mode in modes], dtype)
+        return cls(layout, dict(zip([mode.labels for mode in modes], layout.strides, strict=True)))
+
+    def stride(self, mode: Mode) -> int:
+        return self.strides.get(mode.labels, 0)
+
+
+def alone(contraction: Contraction, operand: int, modes: Sequence[Mode], d: Layout, **others: Any) -> Contraction:
+    """A contraction of A or B, its function applied, with a number: a 0-d operand."""
+    layout = (contraction.a, contraction.b)[operand]
+    plain: dict[str, Any] = {
+        "modes": tuple(modes), "a": layout, "b": Layout((), (), layout.dtype), "c": None, "d": d,
+        "a_fn": (contraction.a_fn, contraction.b_fn)[operand], "b_fn": None, "c_fn": None, "epilogue": None, "aux": (),
+        "conjugate_a": (contraction.conjugate_a, contraction.conjugate_b)[operand], "conjugate_b": False,
+        "a_args": (), "b_args": (), "c_args": (), "epilogue_args": (),
+    }  # fmt: skip
+    return canonical(replace(contraction, **plain | others))
+
+
+def of_placed(contraction: Contraction, *operands: Placed | None, **others: Any) -> Contraction:
+    """The contraction of A and B that lie elsewhere, all that is applied to them done; None for one that is not."""
+    modes, changed = list(contraction.modes), others
+    for at, operand in enumerate(operands):
+        if operand is not None:
+            name = "ab"[at]
+            changed |= {name: operand.layout, f"{name}_fn": None, f"conjugate_{name}": False}
+            for place, mode in enumerate(modes):
+                strides = Strides(*mode.strides[:at], operand.stride(mode), *mode.strides[at + 1 :])
+                modes[place] = mode._replace(strides=strides)
+    return replace(contraction, **{"modes": tuple(modes)} | changed)
+
+
+def with_aux(contraction: Contraction, at: int, *added: tuple[Aux, Placed]) -> Contraction:
+    """The contraction with further auxiliary operands, or results, before its own of this number."""
+    modes = [
+        mode._replace(strides=Strides(
+            *mode.strides[: 4 + at], *(place.stride(mode) for _, place in added), *mode.strides[4 + at :]
+        ))
+        for mode in contraction.modes
+    ]  # fmt: skip
+    aux = (*contraction.aux[:at], *(each for each, _ in added), *contraction.aux[at:])
+    return replace(contraction, modes=tuple(modes), aux=aux)
 
 
 def literal(text: str) -> str:

@@ -151,32 +151,28 @@ class InterleavedLaunch:
     """A built transfer: call it with X, C, D, complex factors, and auxiliary operands where it takes some."""
 
     def __init__(self, transfer: Transfer, schedule: PermuteSchedule, target: Target) -> None:
-        own = transfer.aux_args
-        self.launch = kernel_launch(transfer, schedule, target)
+        permutation, own = transfer.permutation, transfer.aux_args
+        every, stored = operation.entries(own.aux), (permutation.x, permutation.c, permutation.d)
+        scaled = permutation.scaled or permutation.c is not None
+        scale = permutation.scale if transfer.epilogue is None else transfer.epilogue.dtypes[0]
+        taken = (own.fn, (), own.c_fn, own.epilogue, own.outputs)
+        op = operation.complex_operation(
+            (permutation.x, None, permutation.c, permutation.d), (permutation.fn, transfer.c_fn, transfer.epilogue),
+            (permutation.conjugate, False), permutation.compute, scale if scaled else None, permutation.d.dtype,
+            AuxParams._make(tuple(every[at] for at in each) for each in taken),
+        )  # fmt: skip
+        self.launch = ComplexKernelLaunch(
+            KERNEL, [layout and operation.as_elements(layout) for layout in stored],
+            {"PARAMS": interleaved_params(transfer, schedule), "OP": op}, True, target,
+            programs(permutation, schedule), schedule.warps, stages=1,
+            pointers=[operation.as_elements(each.layout) for each in own.aux if each.layout is not None],
+        )  # fmt: skip
         self._places = [place for place, each in zip(own.places, own.aux, strict=True) if each.layout is not None]
 
     def __call__(
         self, x: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
     ) -> None:
         self.launch((x, c, d), alpha, beta, tuple([aux[place] for place in self._places]))
-
-
-def kernel_launch(transfer: Transfer, schedule: PermuteSchedule, target: Target) -> ComplexKernelLaunch:
-    permutation, own, every = transfer.permutation, transfer.aux_args, operation.entries(transfer.aux_args.aux)
-    scaled = permutation.scaled or permutation.c is not None
-    scale = permutation.scale if transfer.epilogue is None else transfer.epilogue.dtypes[0]
-    taken = (own.fn, (), own.c_fn, own.epilogue, own.outputs)
-    op = operation.complex_operation(
-        (permutation.x, None, permutation.c, permutation.d), (permutation.fn, transfer.c_fn, transfer.epilogue),
-        (permutation.conjugate, False), permutation.compute, scale if scaled else None, permutation.d.dtype,
-        AuxParams._make(tuple(every[at] for at in each) for each in taken),
-    )  # fmt: skip
-    layouts = [layout and operation.as_elements(layout) for layout in (permutation.x, permutation.c, permutation.d)]
-    pointers = [operation.as_elements(each.layout) for each in own.aux if each.layout is not None]
-    return ComplexKernelLaunch(
-        KERNEL, layouts, {"PARAMS": interleaved_params(transfer, schedule), "OP": op}, True, target,
-        programs(permutation, schedule), schedule.warps, stages=1, pointers=pointers,
-    )  # fmt: skip
 
 
 def supports(permutation: Permutation, target: Target) -> str | None:

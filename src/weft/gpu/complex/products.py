@@ -17,18 +17,12 @@ from weft.fn import Pointwise
 from weft.gpu.common.constraints import VECTOR
 from weft.gpu.common.operation import real_arithmetic
 from weft.gpu.common.tiling import A, B, C, D, by_stride, index_count, moving, placed
-from weft.gpu.complex.interleaved import Transfer, TransferAux
-from weft.spec import Arithmetic, Contraction, Layout, Mode, Role, Strides, canonical
+from weft.gpu.complex.interleaved import Form, Transfer, TransferAux
+from weft.spec import Contraction, Layout, Mode, Role, Strides, canonical
 from weft.spec.dtypes import value_type
 
+_OUTER = (Role.M, Role.N)  # of A and of B
 Positions: TypeAlias = tuple[int, ...]  # in the auxiliary operands of a contraction
-
-
-class ProductAux(NamedTuple):
-    """Auxiliary operands of a product, and its functions."""
-
-    places: Positions
-    fields: dict[str, Any]  # of the `Contraction` that the product is
 
 
 def transfer_aux(contraction: Contraction, *arguments: Positions) -> TransferAux:
@@ -38,29 +32,9 @@ def transfer_aux(contraction: Contraction, *arguments: Positions) -> TransferAux
     return TransferAux(tuple(contraction.aux[at] for at in places), places, *within)
 
 
-def of_product(contraction: Contraction, functions: Sequence[Pointwise | None]) -> ProductAux:
-    """Auxiliary operands of a product that applies these functions to A and B, and nothing to C and D."""
-    arguments = [_arguments(contraction, at) if function is not None else () for at, function in enumerate(functions)]
-    taken = transfer_aux(contraction, *arguments)
-    fields = {
-        "a_fn": functions[A], "b_fn": functions[B], "c_fn": None, "epilogue": None, "aux": taken.aux,
-        "a_args": taken.fn, "b_args": taken.c_fn, "c_args": (), "epilogue_args": (),
-    }  # fmt: skip
-    return ProductAux(taken.places, fields)
-
-
 def aux_strides(mode: Mode, places: Positions) -> tuple[int, ...]:
     """Strides of a mode in some of the auxiliary operands."""
     return tuple(mode.strides.aux[at] for at in places)
-
-
-def moves(contraction: Contraction, operand: int, mode: Mode) -> bool:
-    """Whether an operand's values change along a mode: as it lies, or by its function's auxiliary operands."""
-    return bool(mode.strides[operand]) or any(aux_strides(mode, _arguments(contraction, operand)))
-
-
-def _arguments(contraction: Contraction, operand: int) -> Positions:
-    return (contraction.a_args, contraction.b_args)[operand]
 
 
 class TensorView(NamedTuple):
@@ -71,12 +45,10 @@ class TensorView(NamedTuple):
     transfer: Transfer | None = None  # what writes the workspace, or writes D from it
     fn: Pointwise | None = None  # what the product still has to apply
     conjugate: bool = False  # and whether it has to conjugate
-    k_pair: int = 0  # of 2x2 matrices, in real elements: stride of the pair that is summed over
-    d_pair: int = 0  # and of the pair that is D's
-    a_pair: int = 0  # of a result of products of parts, in real elements: stride of A's (re, im)
-    b_pair: int = 0  # and of B's
-    planes: int = 0  # stride of the two planes re and im
-    three_planes: int = 0  # stride of the three planes re, im and re + im, or of their products
+    # In real elements, of 2x2 matrices: strides of the pair that is summed over, and of the pair that is D's; of a
+    # result of products of parts: of A's (re, im), and of B's.
+    pairs: tuple[int, int] = (0, 0)
+    planes: int = 0  # stride of the two planes re and im, of the three re, im and re + im, or of their products
 
     @property
     def factor(self) -> int:
@@ -84,9 +56,24 @@ class TensorView(NamedTuple):
         return 2 if self.layout.dtype.is_complex else 1
 
 
+class _Operand(NamedTuple):
+    """A or B of a contraction, and what is applied to it."""
+
+    layout: Layout
+    fn: Pointwise | None
+    conjugate: bool
+    arguments: Positions  # of the function
+
+
+def _operand(contraction: Contraction, operand: int) -> _Operand:
+    if operand == A:
+        return _Operand(contraction.a, contraction.a_fn, contraction.conjugate_a, contraction.a_args)
+    return _Operand(contraction.b, contraction.b_fn, contraction.conjugate_b, contraction.b_args)
+
+
 def values(contraction: Contraction, operand: int) -> torch.dtype:
     """The type in which an operand's values are multiplied: real ones stay real."""
-    layout, function = _source(contraction, operand)
+    layout, function, *_ = _operand(contraction, operand)
     value = value_type(layout.dtype, contraction.arithmetic.product)
     result = function.result if function is not None else value
     assert isinstance(result, torch.dtype)
@@ -99,11 +86,11 @@ def both_complex(contraction: Contraction) -> bool:
 
 def as_stored(contraction: Contraction, operand: int) -> TensorView | None:
     """An operand as it lies; None where a function that complex values enter is to be applied first."""
-    layout, function = _source(contraction, operand)
+    layout, function, conjugate, _ = _operand(contraction, operand)
     if function is not None and function.is_complex:
         return None
-    conjugate = (contraction.conjugate_a, contraction.conjugate_b)[operand] and layout.dtype.is_complex
-    return TensorView(layout, strides_of(contraction, operand), fn=function, conjugate=conjugate)
+    strides = strides_of(contraction, operand)
+    return TensorView(layout, strides, fn=function, conjugate=conjugate and layout.dtype.is_complex)
 
 
 def packed(contraction: Contraction, operand: int, k: Sequence[Mode], along_k: bool) -> TensorView | None:
@@ -111,45 +98,12 @@ def packed(contraction: Contraction, operand: int, k: Sequence[Mode], along_k: b
 
     None where nothing would change, and for a real operand whose function has no complex value in it.
     """
-    layout, function = _source(contraction, operand)
+    layout, function, *_ = _operand(contraction, operand)
     if not layout.dtype.is_complex and as_stored(contraction, operand) is not None:
         return None
-    value = values(contraction, operand)
-    view, transfer, _ = _packed(contraction, operand, k, along_k, value)
-    same = view.strides == strides_of(contraction, operand) and layout.dtype == value
-    return None if same and function is None and not transfer.permutation.conjugate else view
-
-
-def real_2x2(
-    contraction: Contraction, operand: int, k: Sequence[Mode], along_k: bool, other_conjugated: bool
-) -> TensorView:
-    """A complex operand with each element as the 2x2 real matrix that multiplies a pair by it.
-
-    `along_k`: rows run along k and that matrix's columns, else along the operand's own side and its rows.
-    `other_conjugated`: the other operand is to be conjugated, which changes signs here.
-    """
-    view, plain, length = _packed(contraction, operand, k, along_k, values(contraction, operand), rows=2)
-    transfer = replace(
-        plain, form="along_k" if along_k else "across_k", part_stride=length, other_conjugated=other_conjugated,
-        permutation=replace(plain.permutation, scaled=True),
-    )  # fmt: skip
-    k_pair, d_pair = (1, 2 * length) if along_k else (2 * length, 1)
-    return view._replace(transfer=transfer, k_pair=k_pair, d_pair=d_pair)
-
-
-def planar(contraction: Contraction, operand: int, k: Sequence[Mode]) -> TensorView:
-    """A complex operand as real rows along k, two for each index of the others: of re and of im."""
-    value = values(contraction, operand).to_real()
-    view, transfer, length = _packed(contraction, operand, k, True, value, rows=2)
-    return view._replace(transfer=replace(transfer, form="planar", part_stride=length), planes=length)
-
-
-def three_m(contraction: Contraction, operand: int, k: Sequence[Mode], along_k: bool) -> TensorView:
-    """A complex operand as three real ones, ([batch,] outer, k) or ([batch,] k, outer): re, im and re + im."""
-    value = values(contraction, operand).to_real()
-    view, transfer, _ = _packed(contraction, operand, k, along_k, value, planes=3)
-    size = transfer.size // 3
-    return view._replace(transfer=replace(transfer, form="three_m", part_stride=size), three_planes=size)
+    view = in_form(contraction, operand, k, "plain", along_k=along_k)
+    same = view.strides == strides_of(contraction, operand) and layout.dtype == view.layout.dtype
+    return None if same and function is None and not view.transfer.permutation.conjugate else view  # type: ignore[union-attr]
 
 
 def strides_of(contraction: Contraction, tensor: int) -> tuple[int, ...]:
@@ -170,27 +124,29 @@ def _workspace(
     return placed(row, others, rows * length), length, rows * length * index_count(others)
 
 
-def _source(contraction: Contraction, operand: int) -> tuple[Layout, Pointwise | None]:
-    if operand == A:
-        return contraction.a, contraction.a_fn
-    return contraction.b, contraction.b_fn
+def in_form(
+    contraction: Contraction, operand: int, k: Sequence[Mode], form: Form, other_conjugated: bool = False,
+    along_k: bool = True,
+) -> TensorView:  # fmt: skip
+    """An operand in a workspace of rows along k, or along its own side, in one of the forms that `interleaved` writes.
 
-
-def _packed(
-    contraction: Contraction, operand: int, k: Sequence[Mode], along_k: bool, value: torch.dtype, rows: int = 1,
-    planes: int = 1,
-) -> tuple[TensorView, Transfer, int]:  # fmt: skip
-    """A workspace of `rows` rows for each index that they do not run along, in so many planes; the step that writes an
-    operand into the first of these, element by element; a row's length."""
-    outer = by_stride(contraction.of_role(Role.M if operand == A else Role.N), D)
+    along_k, across_k: two rows of 2x2 matrices for each index that rows do not run along. planar: two real rows, of re
+    and of im. three_m: three real matrices. `other_conjugated`: the other operand is to be conjugated, which changes
+    signs here.
+    """
+    layout, function, conjugate, arguments = _operand(contraction, operand)
+    outer = by_stride(contraction.of_role(_OUTER[operand]), D)
     batch = tuple(reversed(contraction.of_role(Role.BATCH)))
-    row, others = (k, outer) if along_k else (outer, k)
+    row, others = (k, outer) if along_k and form != "across_k" else (outer, k)
     own = [
-        [mode for mode in group if moves(contraction, operand, mode)] for group in (row, (*others, *batch))
+        [mode for mode in group if mode.strides[operand] or any(aux_strides(mode, arguments))]
+        for group in (row, (*others, *batch))
     ]
-    steps, length, size = _workspace(own[0], own[1], value, rows)
-    layout, function = _source(contraction, operand)
-    aux_args = transfer_aux(contraction, _arguments(contraction, operand))
+    value = values(contraction, operand)
+    value = value.to_real() if form in ("planar", "three_m") else value
+    of_matrices, planes = form in ("along_k", "across_k"), 3 if form == "three_m" else 1
+    steps, length, size = _workspace(own[0], own[1], value, 2 if of_matrices or form == "planar" else 1)
+    aux_args = transfer_aux(contraction, arguments)
     strides = [
         (mode, Strides(mode.strides[operand], 0, 0, step, *aux_strides(mode, aux_args.places)))
         for mode, step in steps.items()
@@ -198,12 +154,16 @@ def _packed(
     stored = value_type(layout.dtype, contraction.arithmetic.product)
     permutation = moving(
         strides, layout, Layout.contiguous((planes * size,), value),
-        function.dtypes[0] if function is not None else stored, fn=function,
-        conjugate=(contraction.conjugate_a, contraction.conjugate_b)[operand],
+        function.dtypes[0] if function is not None else stored, fn=function, conjugate=conjugate, scaled=of_matrices,
         text="·".join(mode.name for mode in sorted(steps, key=lambda mode: -steps[mode])),
     )  # fmt: skip
-    transfer = Transfer(permutation, size=planes * size, aux_args=aux_args)
-    return TensorView(permutation.d, workspace_strides(contraction, steps), transfer), transfer, length
+    apart = {"plain": 0, "three_m": size}.get(form, length)
+    transfer = Transfer(
+        permutation, form, apart, other_conjugated=other_conjugated, size=planes * size, aux_args=aux_args
+    )
+    pairs = (0, 0) if not of_matrices else (1, 2 * length) if form == "along_k" else (2 * length, 1)
+    view = TensorView(permutation.d, workspace_strides(contraction, steps), transfer, pairs=pairs)
+    return view if of_matrices else view._replace(planes=apart)
 
 
 # Names of the modes of extent 2, and of the one of extent 3.
@@ -212,77 +172,58 @@ _PAIR_OF_A, _PAIR_OF_B, _PAIR_OF_D = "re·im of A", "re·im of B", "re·im of D"
 _THREE = "re·im·sum"
 
 
-def complex_product(contraction: Contraction, pair: Sequence[TensorView], result: TensorView | None) -> Contraction:
-    """The product of these operands that is left of a contraction, into `result` or into D itself."""
-    arithmetic = contraction.arithmetic
-    return canonical(
-        replace(
-            contraction, **_described(contraction, pair, result, (1, 1, 1, 1)),
-            arithmetic=Arithmetic(arithmetic.product, arithmetic.accumulate, arithmetic.precision),
-            conjugate_a=pair[0].conjugate, conjugate_b=pair[1].conjugate,
-        )
-    )  # fmt: skip
-
-
-def real_product(contraction: Contraction, pair: Sequence[TensorView], result: TensorView | None) -> Contraction:
-    """The product that is left, of real numbers: (re, im) are modes."""
-    a, b = pair
-    c = contraction.c if result is None else None
-    d = result.layout if result is not None else contraction.d
-    c_parts, d_parts = (2 if layout is not None and layout.dtype.is_complex else 1 for layout in (c, d))
-    described = _described(contraction, pair, result, (a.factor, b.factor, c_parts, d_parts))
-    none = (0,) * len(described["aux"])
-    further = [
-        mode._replace(strides=Strides(*mode.strides, *none)) for mode in _modes_of_parts(a, b, result, c is not None)
-    ]
-    described |= {name: _as_real(described[name]) for name in "abcd" if described[name] is not None}
-    described["modes"] += tuple(further)
-    return canonical(
-        replace(
-            contraction, **described, arithmetic=real_arithmetic(contraction.arithmetic),
-            conjugate_a=False, conjugate_b=False,
-        )
-    )  # fmt: skip
-
-
-def _described(
-    contraction: Contraction, pair: Sequence[TensorView], result: TensorView | None, factors: tuple[int, int, int, int]
-) -> dict[str, Any]:
-    """Tensors, modes and functions of the product; strides of A, B, C and D multiplied by so much."""
-    a, b = pair
-    left = of_product(contraction, (a.fn, b.fn))
+def product(
+    contraction: Contraction, pair: tuple[TensorView, TensorView], result: TensorView | None, of_reals: bool
+) -> tuple[Contraction, Positions]:
+    """The product of these operands that is left of a contraction, into `result` or into D itself; and which auxiliary
+    operands it takes. `of_reals`: a product of real numbers, (re, im) are modes."""
+    arithmetic = replace(contraction.arithmetic, three=False)
+    arguments = [_operand(contraction, at).arguments if view.fn is not None else () for at, view in enumerate(pair)]
+    taken = transfer_aux(contraction, *arguments)
+    c, d, c_strides = contraction.c, contraction.d, strides_of(contraction, C)
+    if result is not None:
+        c, d, c_strides = None, result.layout, (0,) * len(c_strides)
+    layouts, counts = [pair[A].layout, pair[B].layout, c, d], [1] * 4
+    if of_reals:
+        counts = [2 if layout is not None and layout.dtype.is_complex else 1 for layout in layouts]
+        layouts = [layout and _as_real(layout) for layout in layouts]
+        arithmetic = real_arithmetic(arithmetic)
     d_strides = result.strides if result is not None else strides_of(contraction, D)
-    c_strides = (0,) * len(d_strides) if result is not None or contraction.c is None else strides_of(contraction, C)
     modes = [
-        mode._replace(
-            strides=Strides(
-                *(factor * stride for factor, stride in zip(factors, own, strict=True)),
-                *aux_strides(mode, left.places),
-            )
-        )
-        for mode, *own in zip(contraction.modes, a.strides, b.strides, c_strides, d_strides, strict=True)
-    ]
-    return {
-        "modes": tuple(modes), "a": a.layout, "b": b.layout, "c": None if result is not None else contraction.c,
-        "d": result.layout if result is not None else contraction.d, **left.fields,
-    }  # fmt: skip
+        mode._replace(strides=Strides(
+            *(count * stride for count, stride in zip(counts, own, strict=True)), *aux_strides(mode, taken.places)
+        ))
+        for mode, *own in zip(contraction.modes, pair[A].strides, pair[B].strides, c_strides, d_strides, strict=True)
+    ]  # fmt: skip
+    if of_reals:
+        none = (0,) * len(taken.aux)
+        further = _modes_of_parts(*pair, result, c is not None)
+        modes += [mode._replace(strides=Strides(*mode.strides, *none)) for mode in further]
+    tensors: dict[str, Any] = dict(zip("abcd", layouts, strict=True))
+    left = replace(
+        contraction, modes=tuple(modes), arithmetic=arithmetic, **tensors,
+        a_fn=pair[A].fn, b_fn=pair[B].fn, c_fn=None, epilogue=None, aux=taken.aux, a_args=taken.fn, b_args=taken.c_fn,
+        c_args=(), epilogue_args=(), conjugate_a=not of_reals and pair[A].conjugate,
+        conjugate_b=not of_reals and pair[B].conjugate,
+    )  # fmt: skip
+    return canonical(left), taken.places
 
 
 def _modes_of_parts(a: TensorView, b: TensorView, result: TensorView | None, added: bool) -> list[Mode]:
     """The modes of extent 2 or 3 that the parts of complex elements are in a real product."""
     in_c = int(added)
-    if result is not None and result.three_planes:
-        return [Mode((_THREE,), 3, Role.BATCH, Strides(a.three_planes, b.three_planes, 0, result.three_planes))]
-    if result is not None and result.a_pair:
+    if result is not None and result.planes:
+        return [Mode((_THREE,), 3, Role.BATCH, Strides(a.planes, b.planes, 0, result.planes))]
+    if result is not None and any(result.pairs):
         return [
-            Mode((_PAIR_OF_A,), 2, Role.M, Strides(a.planes or 1, 0, 0, result.a_pair)),
-            Mode((_PAIR_OF_B,), 2, Role.N, Strides(0, b.planes or 1, 0, result.b_pair)),
+            Mode((_PAIR_OF_A,), 2, Role.M, Strides(a.planes or 1, 0, 0, result.pairs[A])),
+            Mode((_PAIR_OF_B,), 2, Role.N, Strides(0, b.planes or 1, 0, result.pairs[B])),
         ]
-    if a.d_pair or b.d_pair:
-        role = Role.M if a.d_pair else Role.N
+    if any(a.pairs) or any(b.pairs):
+        (a_k, a_d), (b_k, b_d) = a.pairs, b.pairs
         return [
-            Mode((_PAIR,), 2, Role.K, Strides(a.k_pair or 1, b.k_pair or 1, 0, 0)),
-            Mode((_PAIR_OF_D,), 2, role, Strides(a.d_pair, b.d_pair, in_c, 1)),
+            Mode((_PAIR,), 2, Role.K, Strides(a_k or 1, b_k or 1, 0, 0)),
+            Mode((_PAIR_OF_D,), 2, Role.M if a_d else Role.N, Strides(a_d, b_d, in_c, 1)),
         ]
     if a.factor != b.factor:
         role = Role.M if a.factor == 2 else Role.N
@@ -298,9 +239,6 @@ def _as_real(layout: Layout) -> Layout:
     return Layout((*layout.shape, 2), strides, layout.dtype.to_real(), layout.alignment)
 
 
-_OUTER = (Role.M, Role.N)  # of A and of B
-
-
 def result_matrix(contraction: Contraction, pair: Sequence[TensorView]) -> TensorView:
     """A workspace for the product, a matrix for each batch, and the transfer that writes D from it.
 
@@ -310,11 +248,11 @@ def result_matrix(contraction: Contraction, pair: Sequence[TensorView]) -> Tenso
     if not any(view.layout.dtype.is_complex for view in pair):
         total = total.to_real()
     steps, _, size = _workspace(*_rows(contraction, pair, _inner(contraction, pair)), total, padded=False)
-    planes = size if any(view.three_planes for view in pair) else 0
+    planes = size if any(view.planes for view in pair) else 0
     layout = Layout.contiguous((max(size, 3 * planes),), total)
     compute = contraction.arithmetic.accumulate if planes else layout.dtype
     transfer = replace(_to_d(contraction, steps, layout, compute), three_m_stride=planes)
-    return TensorView(layout, workspace_strides(contraction, steps), transfer, three_planes=planes)
+    return TensorView(layout, workspace_strides(contraction, steps), transfer, planes=planes)
 
 
 def result_of_parts(contraction: Contraction, pair: Sequence[TensorView]) -> TensorView:
@@ -328,14 +266,14 @@ def result_of_parts(contraction: Contraction, pair: Sequence[TensorView]) -> Ten
         plain, permutation=replace(plain.permutation, conjugate=pair[inner].conjugate), planar_stride=length,
         other_conjugated=pair[1 - inner].conjugate,
     )  # fmt: skip
-    a_pair, b_pair = (1, 2 * length) if inner == A else (2 * length, 1)
-    return TensorView(layout, workspace_strides(contraction, steps), transfer, a_pair=a_pair, b_pair=b_pair)
+    pairs = (1, 2 * length) if inner == A else (2 * length, 1)
+    return TensorView(layout, workspace_strides(contraction, steps), transfer, pairs=pairs)
 
 
 def _inner(contraction: Contraction, pair: Sequence[TensorView]) -> int:
     """The operand whose side rows run along: that which has D's (re, im), else that of D's innermost mode."""
-    if any(view.d_pair for view in pair):
-        return A if pair[A].d_pair else B
+    if any(any(view.pairs) for view in pair):
+        return A if any(pair[A].pairs) else B
     if pair[A].layout.dtype.is_complex != pair[B].layout.dtype.is_complex:
         return A if pair[A].layout.dtype.is_complex else B
     nearest = by_stride(contraction.of_role(*_OUTER), D)[:1]

@@ -5,10 +5,12 @@ Every way is one product: what is packed, what is left, and who may multiply it.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,9 +20,12 @@ from weft.gpu.common.tiling import A, B, D, by_stride
 from weft.gpu.complex import interleaved, products
 from weft.gpu.complex.interleaved import InterleavedLaunch, Transfer
 from weft.gpu.complex.products import TensorView
+from weft.planner import program
+from weft.planner.program import SLOT_A, SLOT_B, SLOT_C, SLOT_D, Program, ProgramLaunch, ProgramStep, Slot, SlotKind
 from weft.planner.schedule import AuxTensors, Candidates, Launch, Scalar, Target
 from weft.spec import Contraction, Layout, Mode, Role
 from weft.spec.dtypes import dtype_name
+from weft.spec.permutation import Permutation
 
 if TYPE_CHECKING:
     from weft.gpu.permute.schedule import PermuteSchedule
@@ -28,7 +33,6 @@ if TYPE_CHECKING:
 
 
 NAME = "complex"
-FINISH = 2  # place of the step that writes D
 
 # Families that pack, sum or take parts apart on their own.
 OTHERS = ("complex", "complex_direct", "pre_reduce", "ttgt")
@@ -39,62 +43,21 @@ OTHERS = ("complex", "complex_direct", "pre_reduce", "ttgt")
 Form = Literal["interleaved", "real_2x2", "planar", "three_m", "mixed_domain", "real"]
 
 
-class RealFormStep(NamedTuple):
-    """One pass over a tensor, and how it is to run."""
+@dataclass(frozen=True, slots=True)
+class RealFormStep:
+    """One pass over a tensor, and how it is to run: stands in a program where others have a choice."""
 
     transfer: Transfer
     schedule: PermuteSchedule
     seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class RealFormSchedule:
-    """A step for each operand that is packed, one for D where a pass of its own writes it, and the product's plan."""
-
-    form: Form
-    steps: tuple[RealFormStep | None, RealFormStep | None, RealFormStep | None]  # for A, B and D
-    product: Choice
-    aux_args: tuple[int, ...] = ()  # positions of the auxiliary operands that the product takes
-    family: str = NAME
+    target: Target = field(compare=False)
 
     @property
-    def of_reals(self) -> bool:
-        """Whether the product is one of real numbers."""
-        return self.form != "interleaved"
+    def description(self) -> Permutation:
+        return self.transfer.permutation
 
-    @property
-    def choices(self) -> tuple[Choice, ...]:
-        return (self.product,)
-
-    @property
-    def workspace_bytes(self) -> int:
-        own = sum(step.transfer.workspace_bytes for step in self.steps[:FINISH] if step is not None)
-        finish = self.steps[FINISH]
-        if finish is not None:
-            layout = finish.transfer.permutation.x
-            own += layout.shape[0] * layout.dtype.itemsize
-        left = self.product.description
-        if self.of_reals and isinstance(left, Contraction) and left.c is not None and not self.packs_alpha:
-            own += max(_span(left.c), _span(left.d))  # for a complex alpha: C where it is D, or zeros in its place
-        return own + self.product.best.schedule.workspace_bytes
-
-    @property
-    def packs_alpha(self) -> bool:
-        """Whether a complex alpha is multiplied into a packed operand's parts."""
-        left = self.product.description
-        exact = isinstance(left, Contraction) and left.arithmetic.product == left.arithmetic.accumulate
-        return exact and any(step.transfer.form != "plain" for step in self.steps if step is not None)
-
-    def __str__(self) -> str:
-        packed = [
-            f"{name} {_WORDS.get(step.transfer.form, 'as')} {step.transfer.permutation.text}"
-            for name, step in zip("AB", self.steps, strict=False)
-            if step is not None
-        ]
-        head = " ".join((f"{NAME}.{self.form}", ", ".join(packed))).rstrip()
-        finish = self.steps[FINISH]
-        last = "" if finish is None else "; combine D" if self.form in ("planar", "three_m") else "; scatter D"
-        return f"{head}; {self.product.best.schedule}{last}"
+    def built_as_a_step(self) -> tuple[RealFormStep, InterleavedLaunch]:
+        return self, InterleavedLaunch(self.transfer, self.schedule, self.target)
 
 
 def _span(layout: Layout) -> int:
@@ -146,7 +109,8 @@ def _planar_ways(contraction: Contraction) -> Iterator[RealFormWay]:
     pairs = [(a, b)] if a and b and a.factor == b.factor == 2 else []
     if _is_small(contraction):
         for order in _orders(contraction):
-            pairs.append((products.planar(contraction, A, order), products.planar(contraction, B, order)))
+            of_a, of_b = (products.in_form(contraction, operand, order, "planar") for operand in (A, B))
+            pairs.append((of_a, of_b))
     for pair in pairs:
         yield _way(contraction, "planar", pair, products.result_of_parts(contraction, pair), OTHERS)
 
@@ -156,10 +120,12 @@ def _three_m_ways(contraction: Contraction, order: Sequence[Mode]) -> Iterator[R
     empty = 0 in (mode.extent for mode in contraction.modes)
     if not products.both_complex(contraction) or not contraction.arithmetic.three or empty:
         return
-    for a_along in (True, False):
-        for b_along in (True, False):
-            pair = products.three_m(contraction, A, order, a_along), products.three_m(contraction, B, order, b_along)
-            yield _way(contraction, "three_m", pair, products.result_matrix(contraction, pair), (*OTHERS, "simt"))
+    planes = [
+        [products.in_form(contraction, operand, order, "three_m", along_k=along_k) for along_k in (True, False)]
+        for operand in (A, B)
+    ]
+    for a, b in itertools.product(*planes):
+        yield _way(contraction, "three_m", (a, b), products.result_matrix(contraction, (a, b)), (*OTHERS, "simt"))
 
 
 def _pair_ways(contraction: Contraction, x: int, order: Sequence[Mode], finished: bool) -> Iterator[RealFormWay]:
@@ -175,7 +141,7 @@ def _pair_ways(contraction: Contraction, x: int, order: Sequence[Mode], finished
         without += ("gett", "simt")  # those write D itself as well as a workspace
     for y_view in _views(contraction, 1 - x, order, along_only=True):
         if both:
-            mine = [products.real_2x2(contraction, x, order, along_k, y_view.conjugate) for along_k in (True, False)]
+            mine = [products.in_form(contraction, x, order, form, y_view.conjugate) for form in ("along_k", "across_k")]
         else:
             mine = _views(contraction, x, order, along_only=True)
         for view in mine:
@@ -200,10 +166,9 @@ def _way(
     contraction: Contraction, form: Form, pair: tuple[TensorView, TensorView], result: TensorView | None,
     without: tuple[str, ...],
 ) -> RealFormWay:  # fmt: skip
-    product = (products.complex_product if form == "interleaved" else products.real_product)(contraction, pair, result)
+    left, taken = products.product(contraction, pair, result, form != "interleaved")
     transfers = (pair[A].transfer, pair[B].transfer, result.transfer if result is not None else None)
-    taken = products.of_product(contraction, (pair[A].fn, pair[B].fn)).places
-    return RealFormWay(form, transfers, product, without, taken)
+    return RealFormWay(form, transfers, left, without, taken)
 
 
 def _views(contraction: Contraction, operand: int, order: Sequence[Mode], along_only: bool = False) -> list[TensorView]:
@@ -241,42 +206,41 @@ def _must_finish(contraction: Contraction) -> bool:
     return not any(products.values(contraction, operand).is_complex for operand in (A, B))
 
 
-class RealFormLaunch:
-    """Pack operands, multiply, write D."""
+class RealFormLaunch(ProgramLaunch):
+    """A built program, whose product may be one of real numbers."""
 
-    def __init__(self, schedule: RealFormSchedule, target: Target) -> None:
-        self._schedule = schedule
-        self._packs_alpha = schedule.packs_alpha
-        self._steps = [
-            InterleavedLaunch(step.transfer, step.schedule, target) if step is not None else None
-            for step in schedule.steps
-        ]
-        self._product = schedule.product.built_as_a_step()[1]
-        if (finish := schedule.steps[FINISH]) is not None:
-            self._result = finish.transfer.permutation.x
-        self.kernels = (
-            *getattr(self._product, "kernels", ()), *(step.launch for step in self._steps if step is not None)
-        )  # fmt: skip
+    def __init__(self, schedule: Program, target: Target) -> None:
+        #: Whether a complex alpha is multiplied into a packed operand's parts.
+        self._packs_alpha = any(step.factors is None for step in schedule.steps[: schedule.main])
+        super().__init__(schedule, target)
+
+    def _call(self, launch: Any, step: ProgramStep) -> program.StepCall:
+        description = step.choice.description
+        if isinstance(description, Contraction) and not description.arithmetic.product.is_complex:
+            launch = RealProduct(launch, self._packs_alpha)
+        elif step.writes.kind is SlotKind.WORK and step.factors is None:
+            launch = partial(_pack, launch)
+        return super()._call(launch, step)
+
+
+def _pack(
+    launch: InterleavedLaunch, x: Tensor, c: None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
+) -> None:
+    """Pack an operand, its parts multiplied by a complex alpha; a real one is the product's."""
+    launch(x, c, d, alpha if alpha.imag else 1, 0, aux)
+
+
+class RealProduct:
+    """A product of real numbers of tensors and factors that may be complex: what it cannot multiply in is multiplied
+    before or after."""
+
+    def __init__(self, launch: Any, packs_alpha: bool) -> None:
+        self._launch, self._packs_alpha = launch, packs_alpha
 
     def __call__(
         self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
     ) -> None:
         alpha, beta = complex(alpha), complex(beta)
-        finish = self._steps[FINISH]
-        if finish is not None:
-            product = torch.empty(self._result.shape, dtype=self._result.dtype, device=d.device)
-            self._multiply(a, b, None, product, 1.0, 0.0, aux)
-            finish(product, c, d, alpha, beta, aux)
-        elif not self._schedule.of_reals:
-            self._multiply(a, b, c, d, alpha, beta, aux)
-        else:
-            self._real(a, b, c, d, alpha, beta, aux)
-
-    def _real(
-        self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: complex, beta: complex, aux: AuxTensors
-    ) -> None:
-        """The real product with complex factors: what it cannot multiply in is multiplied before or after."""
-        packed = alpha if alpha.imag and self._packs_alpha else 1
         after = alpha if alpha.imag and not self._packs_alpha else 1
         within = 1.0 if alpha.imag else alpha.real
         in_place = c is not None and c.data_ptr() == d.data_ptr()
@@ -286,33 +250,14 @@ class RealFormLaunch:
         elif in_place and beta.imag:
             d.mul_(beta)
             beta = 1 + 0j
-        self._multiply(a, b, c, d, within, beta.real, aux, packed)
+        real = [_as_real(each) if each is not None else None for each in (a, b, c, d)]
+        self._launch(*real, within, beta.real, aux)
         if after != 1:
             d.mul_(after)
         if addend is not None:
             d.add_(addend, alpha=beta)
         elif c is not None and beta.imag:
             _add_imaginary(d, c, beta.imag)
-
-    def _multiply(
-        self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors,
-        packed: complex = 1,
-    ) -> None:  # fmt: skip
-        """Pack, the parts of one operand multiplied by a complex factor, and multiply."""
-        operands = [a, b]
-        for at, step in enumerate(self._schedule.steps[:FINISH]):
-            if step is not None:
-                transfer = step.transfer
-                workspace = torch.empty(transfer.size, dtype=transfer.permutation.d.dtype, device=d.device)
-                factor = packed if transfer.form != "plain" else 1
-                if transfer.permutation.size:
-                    self._steps[at](operands[at], None, workspace, factor, 0, aux)  # type: ignore[misc]
-                operands[at] = workspace
-        if self._schedule.of_reals:
-            operands = [_as_real(operand) for operand in operands]
-            c, d = _as_real(c) if c is not None else None, _as_real(d)
-        taken = tuple(aux[place] for place in self._schedule.aux_args)
-        self._product(*operands, c, d, alpha, beta, taken)
 
 
 def _as_real(tensor: Tensor) -> Tensor:
@@ -332,7 +277,7 @@ def _add_imaginary(d: Tensor, c: Tensor, factor: float) -> None:
     d.imag.add_(c.real, alpha=factor)
 
 
-__all__ = ["NAME", "RealFormSchedule", "build", "predict", "schedules", "supports"]
+__all__ = ["NAME", "Program", "build", "predict", "schedules", "supports"]
 
 KEPT = 2  # schedules of the product that are proposed for each way
 
@@ -351,7 +296,7 @@ def supports(contraction: Contraction, target: Target) -> str | None:
 def schedules(contraction: Contraction, target: Target) -> Candidates:
     from weft.planner.planner import choose
 
-    found: list[RealFormSchedule] = []
+    found: list[Program] = []
     excluded: dict[str, None] = {}
     known: dict[Transfer, RealFormStep] = {}
     for way in ways(contraction):
@@ -362,17 +307,55 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
             excluded[str(error)] = None
             continue
         known |= {step.transfer: step for step in steps if step is not None}
-        for chosen in product.led_by_each(product.ranked[:KEPT]):
-            found.append(RealFormSchedule(way.form, (steps[0], steps[1], steps[2]), chosen, way.aux_args))
+        found += [_program(contraction, way, steps, each) for each in product.led_by_each(product.ranked[:KEPT])]
     return Candidates(tuple(found), tuple(excluded))
 
 
-def predict(contraction: Contraction, schedule: RealFormSchedule, target: Target) -> float:
+def _program(
+    contraction: Contraction, way: RealFormWay, steps: Sequence[RealFormStep | None], product: Choice
+) -> Program:
+    """Pack operands, multiply, write D."""
+    *packs, finish = steps
+    every = tuple(Slot(SlotKind.AUX, at) for at in range(len(contraction.aux)))
+    taken = tuple(every[place] for place in way.aux_args)
+    left, made, names, reads = way.product, list[ProgramStep](), [], [SLOT_A, SLOT_B]
+    for operand, step in enumerate(packs):
+        if step is not None:
+            form, space = step.transfer.form, program.work(len(made))
+            takes_alpha = finish is None and left.arithmetic.product == left.arithmetic.accumulate and form != "plain"
+            factors = None if takes_alpha else (1, 0)
+            made.append(_moving(step, reads[operand], space, None, every, factors))
+            names.append(f"{'AB'[operand]} {_WORDS.get(form, 'as')} {program.literal(step.description.text)}")
+            reads[operand] = space
+    layouts, at, last, spare = [step.description.d for step in packs if step is not None], len(made), "", 0
+    if finish is None:
+        made.append(ProgramStep(product, (reads[A], reads[B]), SLOT_D, SLOT_C, taken, None))
+        if way.form != "interleaved" and left.c is not None and all(step.factors for step in made[:at]):
+            spare = max(_span(left.c), _span(left.d))  # for a complex alpha: C where it is D, or zeros in its place
+    else:
+        layouts.append(finish.description.x)
+        made += [
+            ProgramStep(product, (reads[A], reads[B]), program.work(at), aux=taken),
+            _moving(finish, program.work(at), SLOT_D, SLOT_C, every, None),
+        ]
+        last = "; combine D" if way.form in ("planar", "three_m") else "; scatter D"
+    head = " ".join((f"{NAME}.{way.form}", ", ".join(names))).rstrip()
+    return Program(NAME, tuple(made), at, f"{head}; {{0}}{last}", tuple(layouts), spare)
+
+
+def _moving(
+    step: RealFormStep, x: Slot, d: Slot, c: Slot | None, aux: tuple[Slot, ...], factors: tuple[int, int] | None
+) -> ProgramStep:
+    return ProgramStep(step, (x,), d, c, aux, factors, predicted=step.seconds)  # type: ignore[arg-type]
+
+
+def predict(contraction: Contraction, schedule: Program, target: Target) -> float:
     """Seconds of all steps."""
-    return schedule.product.best.seconds + sum(step.seconds for step in schedule.steps if step is not None)
+    others = (step.seconds for at, step in enumerate(schedule.steps) if at != schedule.main)
+    return schedule.product.best.seconds + sum(others)
 
 
-def build(contraction: Contraction, schedule: RealFormSchedule, target: Target) -> Launch:
+def build(contraction: Contraction, schedule: Program, target: Target) -> Launch:
     return RealFormLaunch(schedule, target)
 
 
@@ -388,4 +371,4 @@ def _step(transfer: Transfer, target: Target) -> RealFormStep:
     reason = interleaved.reason_against(transfer, target)
     if reason is not None:
         raise UnsupportedError(reason)
-    return RealFormStep(transfer, *interleaved.best(transfer, target))
+    return RealFormStep(transfer, *interleaved.best(transfer, target), target)

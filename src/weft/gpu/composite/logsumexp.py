@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
@@ -18,9 +18,9 @@ from weft.fn.pointwise import RecordedFunction
 from weft.gpu.common.tiling import A, B
 from weft.planner import program
 from weft.planner.exponentials import least_sum
-from weft.planner.program import SLOT_A, SLOT_B, SLOT_D, Program, ProgramStep, Slot, SlotKind, build, predict
+from weft.planner.program import SLOT_A, SLOT_B, SLOT_D, Placed, Program, ProgramStep, Slot, SlotKind, build, predict
 from weft.planner.schedule import Candidates, Launch, Ranked, Target
-from weft.spec import Arithmetic, Aux, Contraction, Layout, Mode, Role, Strides, canonical
+from weft.spec import Arithmetic, Aux, Contraction, Mode, Role, Strides, canonical
 
 if TYPE_CHECKING:
     from weft.gpu.semiring.schedule import SemiringSchedule
@@ -79,7 +79,6 @@ MARKS = "sums out of range"
 
 def largest_of(contraction: Contraction, operand: int) -> Contraction:
     """The largest value of an operand over k."""
-    accumulate = contraction.arithmetic.accumulate
     top = _top(contraction, operand)
     modes = [
         mode._replace(
@@ -88,10 +87,8 @@ def largest_of(contraction: Contraction, operand: int) -> Contraction:
         )
         for mode in _own(contraction, operand)
     ]
-    return _alone(
-        contraction, operand, modes, top.layout, algebra=algebras.max_plus.traced(accumulate),
-        a_fn=_function(contraction, operand),
-    )  # fmt: skip
+    algebra = algebras.max_plus.traced(contraction.arithmetic.accumulate)
+    return program.alone(contraction, operand, modes, top.layout, algebra=algebra)
 
 
 def factors_of(contraction: Contraction, operand: int) -> Contraction:
@@ -102,75 +99,42 @@ def factors_of(contraction: Contraction, operand: int) -> Contraction:
         mode._replace(role=Role.M, strides=Strides(mode.strides[operand], 0, 0, stored.stride(mode), top.stride(mode)))
         for mode in _own(contraction, operand)
     ]
-    return _alone(
+    return program.alone(
         contraction, operand, modes, stored.layout, algebra=None, arithmetic=Arithmetic(product, accumulate),
-        a_fn=_function(contraction, operand), epilogue=factor_fn(accumulate), epilogue_args=(0,),
-        aux=(Aux("top", "operand", top.layout, accumulate),),
+        epilogue=factor_fn(accumulate), epilogue_args=(0,), aux=(Aux("top", "operand", top.layout, accumulate),),
     )  # fmt: skip
 
 
 def product_of(contraction: Contraction, precision: str) -> Contraction:
     """The product of the exponentials, brought back to logarithms, and the marks."""
-    accumulate = contraction.arithmetic.accumulate
-    stored = [_factors(contraction, operand) for operand in (A, B)]
+    accumulate, given = contraction.arithmetic.accumulate, operand_count(contraction)
     tops = [_top(contraction, operand) for operand in (A, B)]
-    marks = marks_of(contraction)
-    given = operand_count(contraction)
-    modes = [
-        mode._replace(strides=Strides(
-            *(each.stride(mode) for each in stored), 0, mode.strides.d, *mode.strides.aux[:given],
-            *(top.stride(mode) for top in tops), *mode.strides.aux[given:], marks.stride(mode),
-        ))
-        for mode in contraction.modes
-    ]  # fmt: skip
-    aux = (
-        *contraction.aux[:given],
-        *(Aux(f"top {n}", "operand", top.layout, accumulate) for n, top in enumerate(tops)),
-        *contraction.aux[given:],
-        Aux(MARKS, "output", marks.layout, torch.bool),
-    )
+    named = [(Aux(f"top {n}", "operand", top.layout, accumulate), top) for n, top in enumerate(tops)]
+    step = program.with_aux(contraction, given, *named)
+    step = program.with_aux(step, len(step.aux), _marks(contraction, "output"))
     return canonical(
-        replace(
-            contraction, modes=tuple(modes), aux=aux, algebra=None, a=stored[A].layout, b=stored[B].layout,
-            arithmetic=Arithmetic(accumulate, accumulate, precision), a_fn=None, b_fn=None,
-            epilogue=epilogue_fn(contraction), epilogue_args=(given, given + 1, *contraction.epilogue_args),
+        program.of_placed(
+            step, *(_factors(contraction, operand) for operand in (A, B)), algebra=None,
+            arithmetic=Arithmetic(accumulate, accumulate, precision), epilogue=epilogue_fn(contraction),
+            epilogue_args=(given, given + 1, *contraction.epilogue_args),
         )
     )  # fmt: skip
 
 
 def with_marks(contraction: Contraction) -> Contraction:
     """The contraction itself, which takes the marks as an operand."""
-    given = operand_count(contraction)
+    return program.with_aux(contraction, operand_count(contraction), _marks(contraction, "operand"))
+
+
+def _marks(contraction: Contraction, kind: Literal["operand", "output"]) -> tuple[Aux, Placed]:
     marks = marks_of(contraction)
-    modes = [
-        mode._replace(strides=Strides(
-            *mode.strides[:4], *mode.strides.aux[:given], marks.stride(mode), *mode.strides.aux[given:]
-        ))
-        for mode in contraction.modes
-    ]  # fmt: skip
-    aux = (*contraction.aux[:given], Aux(MARKS, "operand", marks.layout, torch.bool), *contraction.aux[given:])
-    return replace(contraction, modes=tuple(modes), aux=aux)
+    return Aux(MARKS, kind, marks.layout, torch.bool), marks
 
 
-class RowMajor(NamedTuple):
-    """A workspace that holds some modes, row-major."""
-
-    layout: Layout
-    strides: dict[tuple[object, ...], int]  # by the labels of a mode
-
-    def stride(self, mode: Mode) -> int:
-        return self.strides.get(mode.labels, 0)
-
-
-def _row_major(modes: Sequence[Mode], dtype: torch.dtype) -> RowMajor:
-    layout = Layout.contiguous([mode.extent for mode in modes], dtype)
-    return RowMajor(layout, {mode.labels: stride for mode, stride in zip(modes, layout.strides, strict=True)})
-
-
-def marks_of(contraction: Contraction) -> RowMajor:
+def marks_of(contraction: Contraction) -> Placed:
     """A mark for each element of D whose sum is out of range."""
     own = contraction.of_role(Role.BATCH, Role.M, Role.N)
-    return _row_major(sorted(own, key=lambda mode: -mode.strides.d), torch.bool)
+    return Placed.row_major(sorted(own, key=lambda mode: -mode.strides.d), torch.bool)
 
 
 def operand_count(contraction: Contraction) -> int:
@@ -186,28 +150,14 @@ def _own(contraction: Contraction, operand: int) -> list[Mode]:
     return sorted(own, key=lambda mode: (mode.role is Role.K, -order.get(mode, mode.strides[operand])))
 
 
-def _factors(contraction: Contraction, operand: int) -> RowMajor:
-    return _row_major(_own(contraction, operand), contraction.arithmetic.accumulate)
+def _factors(contraction: Contraction, operand: int) -> Placed:
+    return Placed.row_major(_own(contraction, operand), contraction.arithmetic.accumulate)
 
 
-def _top(contraction: Contraction, operand: int) -> RowMajor:
+def _top(contraction: Contraction, operand: int) -> Placed:
     """Where the largest values of an operand go."""
     kept = [mode for mode in _own(contraction, operand) if mode.role is not Role.K]
-    return _row_major(kept, contraction.arithmetic.accumulate)
-
-
-def _alone(contraction: Contraction, operand: int, modes: Sequence[Mode], d: Layout, **others: Any) -> Contraction:
-    """A contraction of one operand with a 0-d one."""
-    layout = (contraction.a, contraction.b)[operand]
-    plain: dict[str, Any] = {
-        "modes": tuple(modes), "a": layout, "b": Layout((), (), layout.dtype), "c": None, "d": d, "b_fn": None,
-        "c_fn": None, "epilogue": None, "aux": (), "a_args": (), "b_args": (), "c_args": (), "epilogue_args": (),
-    }  # fmt: skip
-    return canonical(replace(contraction, **plain | others))
-
-
-def _function(contraction: Contraction, operand: int) -> Pointwise | None:
-    return (contraction.a_fn, contraction.b_fn)[operand]
+    return Placed.row_major(kept, contraction.arithmetic.accumulate)
 
 
 __all__ = ["NAME", "build", "predict", "schedules", "supports"]

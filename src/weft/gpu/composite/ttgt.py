@@ -205,16 +205,11 @@ def pairs(a: Choice, b: Choice) -> bool:
 
 def _seconds(step: Choice) -> float:
     """Seconds of a pass; its function hides behind memory as far as it takes no longer."""
-    return math.hypot(step.best.seconds, _function_seconds(step))
-
-
-def _function_seconds(step: Choice) -> float:
-    """Seconds of the function that a step applies."""
     permutation = step.description
     if not isinstance(permutation, Permutation) or permutation.fn is None:
-        return 0.0
-    elements = math.prod(mode.extent for mode in permutation.modes)
-    return elements * (READING_SLOTS + permutation.fn.issue_slots) / FUNCTION_RATE
+        return step.best.seconds
+    function = permutation.size * (READING_SLOTS + permutation.fn.issue_slots) / FUNCTION_RATE
+    return math.hypot(step.best.seconds, function)
 
 
 def adds_in_order(contraction: Contraction, schedule: Program) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -260,14 +261,11 @@ class TermsKernel:
         self.multiply = KernelLaunch(
             KERNEL, layouts, constants, True, target, params.tma.programs, WARPS, 1, pdl=is_short(contraction)
         )  # fmt: skip
-        split = schedule.splits > 1
-        self.partials = schedules.partials_layout(contraction, schedule, params.tma.blocks) if split else None
-        self._reduced = contraction, params.tma, target
-
-    def reduction(self) -> KernelLaunch | None:
-        """The launch that adds partials; None where sums are whole."""
-        contraction, params, target = self._reduced
-        return reduce_launch(contraction, params, self.partials, target) if self.partials is not None else None
+        self.partials: Layout | None = None
+        if schedule.splits > 1:
+            self.partials = schedules.partials_layout(contraction, schedule, params.tma.blocks)
+            #: The launch that adds partials, once it is made.
+            self.reduction = partial(reduce_launch, contraction, params.tma, self.partials, target)
 
     def __call__(
         self, a: Sequence[Tensor], b: Sequence[Tensor], words: Tensor | None, stored: Tensor, alpha: Scalar
@@ -301,7 +299,8 @@ class TermsProduct:
             TermsKernel(self._left.term(each), self._right.term(each).transposed, d, words, each, target, epilogue)
             for each in self.schemes
         ]
-        self._reduce = self._by_scheme[-1].reduction()  # partials lie alike, whichever scheme serves
+        last = self._by_scheme[-1]  # partials lie alike, whichever scheme serves
+        self._reduce = last.reduction() if last.partials is not None else None
         self._verdict = TermsVerdict(self._words, left.shape[-1], target) if words is not None else None
 
     @property

@@ -25,7 +25,10 @@ from weft.planner.target import target_of
 from weft.spec import Label, Layout, parse
 from weft.spec.permutation import Permutation, canonical_modes
 
-SQUARE = DeviceFunction("weft.gpu.transpose.kernel", "square_kernel")
+SQUARE, SAVE, CYCLE, SAVE_ENDS, SLIDE = (
+    DeviceFunction("weft.gpu.transpose.kernel", f"{name}_kernel")
+    for name in ("square", "save", "cycle", "save_ends", "slide")
+)
 
 _WARPS = 4
 
@@ -67,15 +70,13 @@ def cycle_launches(
     part: Layout, group: int, width: int, saved: int, moved: int, target: Target
 ) -> tuple[KernelLaunch, KernelLaunch]:
     """(saving, moving) a part of all super-elements."""
-    from weft.gpu.transpose.kernel import cycle_kernel, save_kernel
-
     params = model.cycle_params(part, group, width, saved)
     words, numbers = Layout.contiguous((saved, params.span), part.dtype), Layout.contiguous((moved,), torch.int32)
     constants = {"PARAMS": params}
     save, move = (count // group * params.parts for count in (saved, moved))
     return (
-        KernelLaunch(save_kernel, (part, numbers, words), constants, False, target, save, _WARPS, stages=1),
-        KernelLaunch(cycle_kernel, (part, numbers, numbers, words), constants, False, target, move, _WARPS, stages=1),
+        KernelLaunch(SAVE, (part, numbers, words), constants, False, target, save, _WARPS, stages=1),
+        KernelLaunch(CYCLE, (part, numbers, numbers, words), constants, False, target, move, _WARPS, stages=1),
     )
 
 
@@ -84,14 +85,12 @@ def slide_launches(
     alignment: int, dtype: torch.dtype, params: SlideParams, target: Target
 ) -> tuple[KernelLaunch, KernelLaunch]:
     """(saving, sliding) of rows that begin at an address of so many bytes."""
-    from weft.gpu.transpose.kernel import save_ends_kernel, slide_kernel
-
     words = Layout((params.reach,), (params.step,), dtype, alignment)
     layouts, constants = (words, Layout.contiguous((params.saved,), dtype)), {"PARAMS": params}
     ends = params.programs * params.parts
     return (
-        KernelLaunch(save_ends_kernel, layouts, constants, False, target, ends, _WARPS, stages=1),
-        KernelLaunch(slide_kernel, layouts, constants, False, target, params.programs, _WARPS, stages=1),
+        KernelLaunch(SAVE_ENDS, layouts, constants, False, target, ends, _WARPS, stages=1),
+        KernelLaunch(SLIDE, layouts, constants, False, target, params.programs, _WARPS, stages=1),
     )
 
 
@@ -143,16 +142,12 @@ def copy_launch(source: Layout, target: Layout, scaled: bool, device: Target) ->
     return permute.build(permutation, schedule, device)
 
 
-def remove_padding_(matrix: torch.Tensor, columns: int, workspace: int) -> None:
-    """Move the first columns of a dense matrix together: they form a dense matrix afterwards, at the same address."""
-    if not _slid(matrix, columns, workspace, insert=False):
-        _move_rows(matrix, columns, matrix.shape[1], columns, workspace)
-
-
-def insert_padding_(matrix: torch.Tensor, columns: int, workspace: int) -> None:
-    """The inverse: what is a dense matrix of these columns becomes the first columns of `matrix`."""
-    if not _slid(matrix, columns, workspace, insert=True):
-        _move_rows(matrix, columns, columns, matrix.shape[1], workspace)
+def pad_(matrix: torch.Tensor, columns: int, workspace: int, *, insert: bool) -> None:
+    """Move the first columns of a dense matrix together: they form a dense matrix afterwards, at the same address; or
+    `insert` padding: what is a dense matrix of these columns becomes the first columns of `matrix`."""
+    if not _slid(matrix, columns, workspace, insert=insert):
+        pitch = matrix.shape[1]
+        _move_rows(matrix, columns, *((columns, pitch) if insert else (pitch, columns)), workspace)
 
 
 def slide_(words: torch.Tensor, params: SlideParams) -> None:
@@ -292,7 +287,7 @@ def decomposed_(matrix: torch.Tensor, schedule: TransposeSchedule, workspace: in
     # (1) Keep what lies outside the main part, transposed, and take out the padding that it is.
     below = _transposed(matrix[main_rows:], alpha) if main_rows < rows else None
     right = _transposed(matrix[:main_rows, main_columns:], alpha) if main_columns < columns else None
-    remove_padding_(matrix[:main_rows], main_columns, room)
+    pad_(matrix[:main_rows], main_columns, room, insert=False)
 
     # (2) Transpose the main part, which lies dense now.
     main = _dense(matrix, main_rows, main_columns)
@@ -310,7 +305,7 @@ def decomposed_(matrix: torch.Tensor, schedule: TransposeSchedule, workspace: in
 
     # (3) Make room for what was kept and put it there.
     result = _dense(matrix, columns, rows)
-    insert_padding_(result[:main_columns], main_rows, room)
+    pad_(result[:main_columns], main_rows, room, insert=True)
     if below is not None:
         copy(below, result[:, main_rows:])
     if right is not None:
