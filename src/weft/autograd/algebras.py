@@ -17,9 +17,9 @@ from weft.api.entry import contraction
 from weft.api.lookup import one_of
 from weft.autograd.backward import Needs
 from weft.autograd.logarithm import Logarithm
-from weft.autograd.product import Permuted, Product, Shapes, product
+from weft.autograd.product import Permuted, Product, product
 from weft.autograd.reductions import Selection, Summation
-from weft.autograd.rule import Rule, apply, kept_for_algebra
+from weft.autograd.rule import Rule, Tensors, apply, kept_for_algebra
 from weft.autograd.spec import C_FN, EPILOGUE, FIRST_OPERAND, A, B, C, Plain, Spec, plain
 from weft.errors import UnsupportedError
 from weft.fn import Pointwise
@@ -29,21 +29,23 @@ from weft.spec.dtypes import value_type
 
 
 def plain_form(
-    request: Request, tensors: Sequence[Tensor | None], backend: str | None = None
-) -> tuple[Plain, tuple[int, ...]]:
-    """A request's plain form, and which of the tensors each of its own is."""
+    request: Request, names: Sequence[str], tensors: Tensors, needs: Sequence[bool], backend: str
+) -> tuple[Plain, tuple[int, ...], Tensors, Needs]:
+    """A request's plain form, which of the operands of these names each of its own is, its tensors, and whether a
+    gradient of each is needed. `tensors` are A, B, C and the operands."""
     c = tensors[C]
-    form = plain(request, None if c is None else (tuple(c.shape), c.dtype), backend or request.backend)
-    named = [each.name for each in request.named if each.layout is not None]
-    return form, (0, 1, 2, *(FIRST_OPERAND + named.index(name) for name in form.given))
+    form = plain(request, None if c is None else (tuple(c.shape), c.dtype), backend)
+    order = tuple([names.index(name) for name in form.given])
+    places = (0, 1, 2, *(FIRST_OPERAND + at for at in order))
+    return form, order, form.of([tensors[at] for at in places]), tuple([needs[at] for at in places])
 
 
 def rule(
-    spec: Spec, needs: Needs, shapes: Shapes, device: torch.device, ahead: bool, permutes: bool = False
+    spec: Spec, needs: Needs, tensors: Tensors, device: torch.device, ahead: bool, permutes: bool = False
 ) -> Rule | Composed:
     """The rule of a contraction. `needs`: which gradients may be requested; `ahead`: whether tangents may be."""
     if spec.algebra is None:
-        return product(Permuted if permutes else Product, spec, needs, ahead, shapes, device)
+        return product(Permuted if permutes else Product, spec, needs, ahead, tensors, device)
     if not any(needs):
         return Rule(spec, needs, False)
     made = _kind(spec.algebra, spec.accumulate)

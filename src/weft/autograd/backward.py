@@ -128,11 +128,9 @@ class Backward:
         core = "".join(label for label in own if label in other or label in spec.term_d)
         function, storage = spec.functions[hook], spec.storage[hook]
         if function is None:
-            if core == own:
-                self.found.append(self._in_kind(self._contracted(hook, target, core, storage), storage))
-            else:
-                part = f"{target} along {core}"
-                self.found.append(self._in_kind(self._contracted(hook, part, core, storage), storage))
+            part = target if core == own else f"{target} along {core}"
+            self.found.append(self._in_kind(self._contracted(hook, part, core, storage), storage))
+            if core != own:
                 self.found.append(Spread(target, part, core, own, "A" if hook == A_FN else "B", storage))
             return
         if self.fused and core == own and not taken:

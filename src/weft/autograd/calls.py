@@ -17,7 +17,7 @@ from weft.api.permute import find_permutation
 from weft.autograd.algebras import Composed, core, plain_form, rule
 from weft.autograd.backward import Needs
 from weft.autograd.factors import with_factors
-from weft.autograd.graphs import Core, Program, handed, handed_over, layouts_of, serves
+from weft.autograd.graphs import Program, handed, serves
 from weft.autograd.hooks import kept_type
 from weft.autograd.product import Product
 from weft.autograd.reductions import Selection
@@ -47,7 +47,6 @@ from weft.plans.derivatives import any_tensor, asks
 from weft.plans.explain.lines import section
 from weft.plans.known_call import Arguments
 from weft.plans.permutation import PermutePlan
-from weft.plans.tiers import is_overheard
 from weft.spec import Label
 from weft.spec.dtypes import dtype_name
 
@@ -238,19 +237,16 @@ def called(
     a, b, c, *operands = (each if each is None else torch._C._functorch.unwrap_if_dead(each) for each in tensors)
     ahead = forward_ad._current_level >= 0 or is_transforming()
     assert a is not None
-    named = [each.name for each in request.named if each.layout is not None]
-    ordered = (a, b, c, *(operands[names.index(name)] for name in named))
-    needs = tuple(each is not None and is_smooth(each.dtype) and (ahead or asks(each)) for each in ordered)
+    every = (a, b, c, *operands)
+    needs = tuple(each is not None and is_smooth(each.dtype) and (ahead or asks(each)) for each in every)
     if any(needs):
         check_differentiable(request)
     with outside_transforms():
-        metas = [None if each is None else meta(each) for each in ordered]
-        form, places = plain_form(request, metas, backend)
-        viewed, needed = form.of([metas[at] for at in places]), tuple([needs[at] for at in places])
-        program = None if ahead or return_arg else _program(request, form, viewed, metas[C], new is not None, core)
-    shapes = tuple([None if each is None else tuple(each.shape) for each in viewed])
-    make = partial(rule, form.spec, needed, shapes, a.device, ahead, new is not None)
-    order = tuple(names.index(name) for name in form.given)
+        metas = [None if each is None else meta(each) for each in every]
+        form, order, viewed, needed = plain_form(request, names, metas, needs, backend)
+        moves = new is not None
+        program = None if ahead or return_arg else handed(request, metas[C], form.spec, viewed, moves, core)
+    make = partial(rule, form.spec, needed, viewed, a.device, ahead, moves)
     call = DifferentiableCall(form, make, program, order, new, needed)
     if return_arg:
         given = form.of((a, b, c, *(operands[at] for at in order)))
@@ -266,28 +262,14 @@ def written(
 
     `tensors` are A, B and C. The call takes the operands in the order that they have here.
     """
-    given = [operands[each.name] for each in request.named if each.layout is not None]
-    metas = [None if each is None else meta(each) for each in (*tensors, *given)]
+    metas = [None if each is None else meta(each) for each in (*tensors, *operands.values())]
     if not is_differentiable(request):
         return None
-    form, places = plain_form(request, metas, "auto")
+    form, order, viewed, _ = plain_form(request, [*operands], metas, (False,) * len(metas), "auto")
     # A bare contraction of an algebra would be itself within its program.
     inner = core if any(form.spec.functions) else None
-    program = _program(request, form, form.of([metas[at] for at in places]), metas[C], False, inner)
-    if program is None:
-        return None
-    names = list(operands)
-    return DifferentiableCall(form, None, program, tuple([names.index(name) for name in form.given]))
-
-
-def _program(
-    request: Request, form: Plain, tensors: Sequence[torch.Tensor | None], c: torch.Tensor | None, moves: bool,
-    inner: Core | None,
-) -> Program | None:  # fmt: skip
-    """The call in torch's operations, where they serve."""
-    if is_overheard() or not handed_over(request, c):
-        return None
-    return handed(form.spec, layouts_of(tensors), moves, inner)
+    program = handed(request, metas[C], form.spec, viewed, False, inner)
+    return None if program is None else DifferentiableCall(form, None, program, order)
 
 
 def _with_places(found: Rule | Composed, tensors: Sequence[torch.Tensor | None]) -> Any:
@@ -315,16 +297,13 @@ def explained(plan: Plan | PermutePlan, needs: Needs) -> str:
     """The backward pass of a plan that was made of tensors which require gradients; `needs` says which of them."""
     request = plan.request if isinstance(plan, Plan) else as_contraction(plan.request)
     needs = needs if isinstance(plan, Plan) else (True,)
-    tensors: list[torch.Tensor | None] = [_meta(each.shape, each.dtype) for each in (request.a, request.b)]
     c = plan.contraction.c if isinstance(plan, Plan) else None
-    tensors.append(_meta(c.shape, c.dtype) if c is not None else None)
-    tensors += [_meta(each.layout.shape, each.dtype) for each in request.named if each.layout is not None]
+    beside = {each.name: each.layout for each in request.named if each.layout is not None}
+    tensors = [None if each is None else meta(each) for each in (request.a, request.b, c, *beside.values())]
     asked = [need and each is not None for need, each in zip(needs, tensors, strict=False)] + [False] * len(tensors)
     check_differentiable(request)
-    form, places = plain_form(request, tensors, request.backend)
-    shapes = tuple([None if each is None else tuple(each.shape) for each in form.of([tensors[at] for at in places])])
-    needed, permutes = tuple([asked[at] for at in places]), isinstance(plan, PermutePlan)
-    found = rule(form.spec, needed, shapes, request.device, False, permutes)
+    form, _, viewed, needed = plain_form(request, [*beside], tensors, asked, request.backend)
+    found = rule(form.spec, needed, viewed, request.device, False, isinstance(plan, PermutePlan))
     return "\n".join(section("backward", described(form, found)))
 
 
@@ -359,7 +338,3 @@ def named(text: str, form: Plain) -> str:
     for (inner, _), name in zip(form.spec.operands, form.given, strict=True):
         text = text.replace(f"operand {inner}", name)
     return text
-
-
-def _meta(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    return torch.empty(tuple(shape), dtype=dtype, device="meta")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,8 +15,8 @@ from torch import Tensor
 from weft.api.entry import contraction
 from weft.api.lookup import one_of
 from weft.autograd import hooks
-from weft.autograd.backward import SUMS, arithmetic, operand_source
-from weft.autograd.spec import A_FN, B_FN, C_FN, EPILOGUE, FIRST_OPERAND, C, Spec
+from weft.autograd.backward import arithmetic
+from weft.autograd.spec import A_FN, B_FN, C_FN, EPILOGUE, FIRST_OPERAND, A, B, C, Spec
 from weft.autograd.steps import with_modes
 from weft.fn.pointwise import RecordedFunction
 from weft.fn.trace import converted, derived, push
@@ -27,53 +28,54 @@ Tangents = Sequence[Tensor | None]
 
 
 def pushed(
-    spec: Spec, sources: Mapping[str, Tensor], tangents: Tangents, alpha: Scalar, beta: Scalar, kept: bool
+    spec: Spec, saved: Sequence[Any], tangents: Tangents, alpha: Scalar, beta: Scalar, kept: bool
 ) -> tuple[Tensor | None, ...]:
-    """The tangent of each result, and of the sums where they are `kept`."""
+    """The tangent of each result, and of the sums where they are `kept`.
+
+    `saved` are A, B, C, the operands, the results, and the sums if they are kept.
+    """
+    tensors, d, sums = saved[: len(spec.storage)], saved[len(spec.storage)], saved[-1]
     total: Tensor | None = None
     for hook in (A_FN, B_FN):
-        total = _operand(spec, sources, tangents, hook, alpha, total)
+        total = _operand(spec, tensors, tangents, hook, alpha, total)
     if beta != 0 and spec.term_c is not None:
-        total = _addend(spec, sources, tangents, beta, total)
-    sums = () if not kept else (None if total is None else total.to(hooks.kept_type(spec)),)
+        total = _addend(spec, tensors, tangents, beta, total, d.shape)
+    of_sums = () if not kept else (None if total is None else total.to(hooks.kept_type(spec)),)
     if spec.functions[EPILOGUE] is None:
-        return (None if total is None else total.to(spec.results[0]), *sums)
+        return (None if total is None else total.to(spec.results[0]), *of_sums)
     term = spec.term_d
-    return (*_through(spec, EPILOGUE, sources, tangents, (sources[SUMS], term), (total, term), spec.results), *sums)
+    return (*_through(spec, EPILOGUE, tensors, tangents, (sums, term), (total, term), spec.results), *of_sums)
 
 
 def _operand(
-    spec: Spec, sources: Mapping[str, Tensor], tangents: Tangents, hook: int, alpha: Scalar, total: Tensor | None
+    spec: Spec, tensors: Sequence[Any], tangents: Tangents, hook: int, alpha: Scalar, total: Tensor | None
 ) -> Tensor | None:
     """The sums' tangent with the part of A, or of B, added."""
-    own, name = ((spec.term_a, "A"), (spec.term_b, "B"))[hook]
-    tangent = tangents[hook]
+    own, tangent = (spec.term_a, spec.term_b)[hook], tangents[hook]
     if spec.functions[hook] is not None:
         (tangent,) = _through(
-            spec, hook, sources, tangents, (sources[name], own), (tangent, own), (spec.accumulate,)
+            spec, hook, tensors, tangents, (tensors[hook], own), (tangent, own), (spec.accumulate,)
         )
     if tangent is None:
         return total
     other = B_FN if hook == A_FN else A_FN
-    taken = {each: (spec.modes(each), sources[operand_source(each)]) for each in spec.taken(other)}
-    indices = {each: label for each, label in spec.indices if each in spec.names[other]}
-    a, b = (tangent, sources["B"]) if hook == A_FN else (sources["A"], tangent)
-    options = spec.asked(
-        out_dtype=spec.accumulate, promote=a.dtype != b.dtype, operands=taken, indices=indices, **arithmetic(spec)
-    ).having(**{HOOKS[other]: spec.functions[other]})
+    a, b = (tangent, tensors[B]) if hook == A_FN else (tensors[A], tangent)
+    beside = spec.aux(tensors, spec.names[other])
+    options = spec.asked(out_dtype=spec.accumulate, promote=a.dtype != b.dtype, **beside, **arithmetic(spec))
+    options = options.having(**{HOOKS[other]: spec.functions[other]})
     found: Tensor = contraction(spec.text, a, b, options, total, alpha)
     return found
 
 
 def _addend(
-    spec: Spec, sources: Mapping[str, Tensor], tangents: Tangents, beta: Scalar, total: Tensor | None
+    spec: Spec, tensors: Sequence[Any], tangents: Tangents, beta: Scalar, total: Tensor | None, shape: torch.Size
 ) -> Tensor | None:
     """The sums' tangent with the part of C added."""
-    tangent, term, shape = tangents[C], spec.term_c or "", (sources["D"] if total is None else total).shape
+    tangent, term = tangents[C], spec.term_c or ""
     if spec.functions[C_FN] is not None:
-        whole = with_modes(sources["C"], term, spec.term_d).expand(shape)
+        whole = with_modes(tensors[C], term, spec.term_d).expand(shape)
         (tangent,) = _through(
-            spec, C_FN, sources, tangents, (whole, spec.term_d), (tangent, term), (spec.accumulate,)
+            spec, C_FN, tensors, tangents, (whole, spec.term_d), (tangent, term), (spec.accumulate,)
         )
     elif tangent is not None:
         tangent = with_modes(tangent, term, spec.term_d).to(spec.accumulate)
@@ -86,7 +88,7 @@ def _addend(
 def _through(
     spec: Spec,
     hook: int,
-    sources: Mapping[str, Tensor],
+    tensors: Sequence[Any],
     tangents: Tangents,
     value: tuple[Tensor, str],
     tangent: tuple[Tensor | None, str],
@@ -99,7 +101,7 @@ def _through(
         return [None] * len(types)
     given: dict[str, tuple[str, Tensor | None]] = {"weft_dx": (term, own_tangent)}
     for at, (name, modes) in enumerate(spec.operands):
-        given[name] = (modes, sources.get(operand_source(name)))
+        given[name] = (modes, tensors[FIRST_OPERAND + at])
         given[f"weft_d_{name}"] = (modes, tangents[FIRST_OPERAND + at])
     found: list[Tensor | None] = []
     functions = _tangents(spec, hook, None if own_tangent is None else own_tangent.dtype, moving, main.dtype)

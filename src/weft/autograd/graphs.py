@@ -34,6 +34,7 @@ from weft.planner.promotion import begins_with_library
 from weft.planner.request import Request
 from weft.planner.target import target_of
 from weft.planner.tuned import ROOM, is_stored
+from weft.plans.tiers import is_overheard
 from weft.spec import Layout
 
 Program = Callable[..., Any]
@@ -144,8 +145,7 @@ class GraphWriter:
 STEPS = 8  # operations of functions, each a pass over memory, of tensors that are not few
 
 Core = Callable[[Spec], Callable[[torch.Tensor, torch.Tensor], torch.Tensor]]  # a bare contraction of an algebra
-Lies = tuple[tuple[int, ...], tuple[int, ...]]  # shape and strides
-Layouts = tuple[Lies | None, ...]
+Metas = Sequence[torch.Tensor | None]  # A, B, C (or None) and the operands, without memory
 
 _TYPES = (torch.float32, torch.float64, torch.complex64, torch.complex128)
 
@@ -162,20 +162,17 @@ def _smallest(pairs: torch.Tensor) -> torch.Tensor:
 _OF_PAIRS = {"max_plus": _largest, "min_plus": _smallest}
 
 
-def layouts_of(tensors: Sequence[torch.Tensor | None]) -> Layouts:
-    """Shapes and strides of A, B, C (or None) and the operands."""
-    return tuple([None if each is None else (tuple(each.shape), each.stride()) for each in tensors])
-
-
 def serves() -> bool:
     """Whether torch's products are those of weft now: in their own type, of factors that are not rounded, and seen by
     no mode, which hears of weft's operations."""
     return not (dispatch_modes() or any_autocast() or shortened())
 
 
-def handed_over(request: Request, c: torch.Tensor | None) -> bool:
+def _handed_over(request: Request, c: torch.Tensor | None) -> bool:
     """Whether torch's operations may take a request: on a CPU, in the library tier, where nothing was tuned."""
-    if request.device.type != "cpu" or request.schedule is not None or not begins_with_library("cpu"):
+    if is_overheard() or request.device.type != "cpu" or request.schedule is not None:
+        return False
+    if not begins_with_library("cpu"):
         return False
     if not Store(ROOM).directory.is_dir():
         return True
@@ -186,13 +183,15 @@ def handed_over(request: Request, c: torch.Tensor | None) -> bool:
     return not is_stored(request.contraction(added, d), "cpu", target, request.workspace_limit)
 
 
-def handed(spec: Spec, layouts: Layouts, moves: bool, core: Core | None) -> Program | None:
-    """The call in torch's operations, of A, B, C (or None) and the operands; None where weft's own rule serves.
+def handed(
+    request: Request, c: torch.Tensor | None, spec: Spec, tensors: Metas, moves: bool, core: Core | None
+) -> Program | None:
+    """A request with C in torch's operations, of the tensors of its plain form; None where weft's own rule serves.
 
     `moves`: B is a one along new modes. `core` makes the differentiable function of a bare contraction of an
     algebra; without it such a contraction is none of torch's operations.
     """
-    if spec.how != Options(specialize="auto", promote=spec.how.promote):
+    if not _handed_over(request, c) or spec.how != Options(specialize="auto", promote=spec.how.promote):
         return None
     kind = spec.accumulate
     if kind not in _TYPES or spec.arithmetic.product is not kind:
@@ -203,7 +202,7 @@ def handed(spec: Spec, layouts: Layouts, moves: bool, core: Core | None) -> Prog
         return None
     if not set(spec.term_d) <= set(spec.term_a + spec.term_b):
         return None
-    writer = _CallWriter(spec, layouts)
+    writer = _CallWriter(spec, tensors)
     if spec.algebra is not None:
         return writer.of_an_algebra(core)
     return writer.of_products(moves) if writer.is_worth_it(moves) else None
@@ -212,19 +211,15 @@ def handed(spec: Spec, layouts: Layouts, moves: bool, core: Core | None) -> Prog
 class _CallWriter(GraphWriter):
     """Writes all of a contraction."""
 
-    def __init__(self, spec: Spec, layouts: Layouts) -> None:
-        self.spec, self.layouts = spec, layouts
-        super().__init__({
-            label: extent
-            for term, layout in zip(spec.terms(), layouts, strict=True) if term is not None and layout is not None
-            for label, extent in zip(term, layout[0], strict=True)
-        })  # fmt: skip
+    def __init__(self, spec: Spec, tensors: Metas) -> None:
+        self.spec, self.tensors = spec, tensors
+        super().__init__(spec.extents(None if each is None else each.shape for each in tensors))
         names = ("a", "b", "c", *(name for name, _ in spec.operands))
         self.places = {name: self.graph.placeholder(name) for name in names}
 
     def is_worth_it(self, moves: bool) -> bool:
         """Whether tensors are few, or matrices as they lie with few functions."""
-        spec, elements = self.spec, [math.prod(layout[0]) for layout in self.layouts if layout is not None]
+        spec, elements = self.spec, [each.numel() for each in self.tensors if each is not None]
         if max(*elements, self.size(spec.term_d)) <= FEW:
             return True
         functions = [each for each in spec.functions if isinstance(each, RecordedFunction)]
@@ -238,9 +233,9 @@ class _CallWriter(GraphWriter):
         if alone or not summed or spec.term_d not in (batch + rows + columns, batch + columns + rows):
             return False
         for at, term, kept in ((A, spec.term_a, rows), (B, spec.term_b, columns)):
-            layout = self.layouts[at]
-            assert layout is not None
-            lies = torch.empty_strided(*layout, device="meta").permute([term.index(x) for x in batch + kept + summed])
+            tensor = self.tensors[at]
+            assert tensor is not None
+            lies = tensor.permute([term.index(x) for x in batch + kept + summed])
             try:
                 matrix = lies.view(*map(self.size, (batch, kept, summed)))
             except RuntimeError:

@@ -28,7 +28,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, fx
@@ -38,11 +38,10 @@ from weft.api.entry import contraction
 from weft.api.lookup import one_of
 from weft.autograd.backward import Needs
 from weft.autograd.graphs import GraphWriter, Program
-from weft.autograd.rule import Bare, Found, Tensors
+from weft.autograd.rule import Bare, Found, Rule, Tensors, apply
 from weft.autograd.spec import A, B, Spec, mapped_first
 from weft.autograd.steps import with_modes
 from weft.base.arrays import dispatch_modes, grad_mode
-from weft.base.batched import each_of_batch
 from weft.base.caches import cached_property
 from weft.fn import Pointwise
 from weft.fn.trace import recorded
@@ -55,14 +54,18 @@ from weft.spec.notation import unused_letters
 Signed = list[tuple[int, Tensor]]  # logarithms, and the sign of what they are of
 
 
-@dataclass(frozen=True, slots=True)
-class SignedSum:
-    """Which sum: its terms, and whether x, y and z are added or taken off."""
+@dataclass(frozen=True)
+class SignedSum(Rule):
+    """The rule of Q, whose derivatives are made of Q: its terms, and whether x, y and z are added or taken off.
+
+    Tensors are u, x, v, y and z; None for u or v stands for ones.
+    """
 
     terms: tuple[str, str, str]
     signs: tuple[int, int, int]
     accumulate: torch.dtype
-    options: Options  # of contractions
+    how: Options  # of contractions
+    ahead: bool = True
 
     def turned(self, first: int, second: int, third: int) -> SignedSum:
         """The sum whose terms are these places of this one's."""
@@ -77,11 +80,57 @@ class SignedSum:
         """The modes of the third term that the sum has; along the others of its modes z alone changes."""
         return "".join(label for label in self.terms[2] if label in self.terms[0] + self.terms[1])
 
+    def forward(self, alpha: Scalar, beta: Scalar, tensors: Sequence[Any]) -> tuple[Tensor, ...]:
+        u, x, v, y, z = tensors
+        return (summed(self, logarithms(self, 0, u, x), logarithms(self, 1, v, y), z, self.accumulate),)
+
+    def saved(self, tensors: Tensors, results: Sequence[Tensor]) -> Tensors:
+        return (*tensors, *results)
+
+    def backward(
+        self, alpha: Scalar, beta: Scalar, saved: Sequence[Any], grads: Sequence[Any], needs: Needs
+    ) -> Found:
+        (*given, output), (grad,) = saved, grads
+        found: list[Tensor | None] = [None] * 5
+        if grad is None:
+            return tuple(found)
+        u, x, v, y, z = given
+        sides = ((u, (2, 1, 0), (grad, z, v, y, x)), (v, (0, 2, 1), (u, x, grad, z, y)))
+        for side, (factor, places, tensors) in enumerate(sides):
+            of_factor, of_exponent = needs[2 * side : 2 * side + 2]
+            if of_factor or of_exponent:
+                slope = weighted(self.turned(*places), *tensors)
+                found[2 * side] = slope if of_factor else None
+                found[2 * side + 1] = _times(self.signs[side], factor, slope) if of_exponent else None
+        if needs[4]:
+            found[4] = _times(self.signs[2], grad, output)
+        return tuple([one if one is None else one.to(own.dtype) for one, own in zip(found, given, strict=True)])
+
+    def forward_mode(self, alpha: Scalar, beta: Scalar, saved: Sequence[Any], tangents: Tensors) -> Found:
+        (u, x, v, y, z, output), (du, dx, dv, dy, dz) = saved, tangents
+        first, second = _moved(self.signs[0], u, du, dx), _moved(self.signs[1], v, dv, dy)
+        parts = [
+            *([weighted(self, first, x, v, y, z)] if first is not None else ()),
+            *([weighted(self, u, x, second, y, z)] if second is not None else ()),
+            *([_times(self.signs[2], dz, output)] if dz is not None else ()),
+        ]
+        return (sum(parts[1:], parts[0]),)
+
+    def batched(self, tensors: Tensors, batches: Sequence[bool], size: int) -> tuple[SignedSum, Tensors]:
+        """One more mode, of the terms of which a tensor has it, and of the result."""
+        has = (any(batches[:2]), any(batches[2:4]), True)
+        label = next(unused_letters("".join(self.terms)))
+        moved = [
+            mapped_first(tensor, None, size) if there and not mapped else tensor
+            for tensor, mapped, there in zip(tensors, batches, (has[0], has[0], has[1], has[1], True), strict=True)
+        ]
+        first, second, third = (label + term if there else term for term, there in zip(self.terms, has, strict=True))
+        return replace(self, terms=(first, second, third)), moved
+
 
 def weighted(form: SignedSum, u: Tensor | None, x: Tensor, v: Tensor | None, y: Tensor, z: Tensor) -> Tensor:
-    """Q, differentiable; None for u or v stands for ones."""
-    found: Tensor = _Weighted.apply(form, u, x, v, y, z)
-    return found
+    """Q, differentiable."""
+    return apply(form, 1.0, 1.0, (u, x, v, y, z))[0]
 
 
 def logarithms(form: SignedSum, side: int, factor: Tensor | None, exponent: Tensor) -> Signed:
@@ -100,7 +149,7 @@ def summed(form: SignedSum, first: Signed, second: Signed, z: Tensor, out_dtype:
     """Q of the logarithms of both sides; the last sum is made with all that follows, or in a pass before it."""
     kind, core, term = form.accumulate, form.core, form.terms[2]
     text = f"{form.terms[0]},{form.terms[1]}->{core}"
-    how = replace(form.options, algebra=NAMED["log"], accumulate=kind, out_dtype=kind, promote=True)
+    how = replace(form.how, algebra=NAMED["log"], accumulate=kind, out_dtype=kind, promote=True)
     pairs = list(product(first, second))
     *_, (x, y) = values = [(x, y) for (_, x), (_, y) in pairs]
     beside = {f"weft_{at}": (core, contraction(text, *pair, how)) for at, pair in enumerate(values[:-1])}
@@ -121,70 +170,10 @@ def _pass(
     """A function of a tensor's elements and of what lies beside them."""
     kind = form.accumulate
     how = replace(
-        form.options, precision=kind, accumulate=kind, promote=False, out_dtype=out_dtype, operands=beside
+        form.how, precision=kind, accumulate=kind, promote=False, out_dtype=out_dtype, operands=beside
     )
     one = one_of(value.dtype, value.device)
     return contraction(f"{term},->{term}", value, one, how.having(epilogue=function))
-
-
-class _Weighted(torch.autograd.Function):
-    """Q, whose derivatives are made of Q."""
-
-    @staticmethod
-    def forward(form: SignedSum, u: Tensor | None, x: Tensor, v: Tensor | None, y: Tensor, z: Tensor) -> Tensor:
-        first, second = logarithms(form, 0, u, x), logarithms(form, 1, v, y)
-        return summed(form, first, second, z, form.accumulate)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.form, *tensors = inputs
-        ctx.save_for_backward(*tensors, output)
-        ctx.save_for_forward(*tensors, output)
-
-    @staticmethod
-    @each_of_batch
-    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        form, needs = ctx.form, ctx.needs_input_grad[1:]
-        u, x, v, y, z, output = ctx.saved_tensors
-        found: list[Tensor | None] = [None] * 5
-        sides = ((u, (2, 1, 0), (grad, z, v, y, x)), (v, (0, 2, 1), (u, x, grad, z, y)))
-        for side, (factor, places, tensors) in enumerate(sides):
-            of_factor, of_exponent = needs[2 * side : 2 * side + 2]
-            if of_factor or of_exponent:
-                slope = weighted(form.turned(*places), *tensors)
-                found[2 * side] = slope if of_factor else None
-                found[2 * side + 1] = _times(form.signs[side], factor, slope) if of_exponent else None
-        if needs[4]:
-            found[4] = _times(form.signs[2], grad, output)
-        given = (u, x, v, y, z)
-        return (None, *(one if one is None else one.to(own.dtype) for one, own in zip(found, given, strict=True)))
-
-    @staticmethod
-    def jvp(ctx: Any, _form: None, du: Tensor | None, dx: Tensor | None, dv: Tensor | None, dy: Tensor | None,
-            dz: Tensor | None) -> Tensor:  # fmt: skip
-        form, (u, x, v, y, z, output) = ctx.form, ctx.saved_tensors
-        first, second = _moved(form.signs[0], u, du, dx), _moved(form.signs[1], v, dv, dy)
-        parts = [
-            *([weighted(form, first, x, v, y, z)] if first is not None else ()),
-            *([weighted(form, u, x, second, y, z)] if second is not None else ()),
-            *([_times(form.signs[2], dz, output)] if dz is not None else ()),
-        ]
-        return sum(parts[1:], parts[0])
-
-    @staticmethod
-    def vmap(
-        info: Any, in_dims: tuple[int | None, ...], form: SignedSum, *tensors: Tensor | None
-    ) -> tuple[Tensor, int]:
-        """One more mode, of the terms of which a tensor has it, and of the result."""
-        dims = in_dims[1:]
-        has = [*(any(dims[at] is not None for at in places) for places in ((0, 1), (2, 3))), True]
-        label = next(unused_letters("".join(form.terms)))
-        moved = [
-            mapped_first(tensor, at, info.batch_size) if there else tensor
-            for tensor, at, there in zip(tensors, dims, (has[0], has[0], has[1], has[1], True), strict=True)
-        ]
-        first, second, third = (label + term if there else term for term, there in zip(form.terms, has, strict=True))
-        return _Weighted.apply(replace(form, terms=(first, second, third)), *moved), 0
 
 
 def _times(sign: int, factor: Tensor | None, value: Tensor) -> Tensor:
@@ -233,20 +222,12 @@ def _finish(sign: int, signs: tuple[int, ...], wide: torch.dtype, exponent: torc
     return recorded(body, inputs, "the derivative of log")
 
 
-class Factors(NamedTuple):
-    """X, Y and S of a call, as its backward pass takes them."""
-
-    x: Tensor
-    y: Tensor
-    sums: Tensor
-
-
 class ByProducts:
     """The contractions of a spec for tensors of these shapes."""
 
     def __init__(self, spec: Spec, shapes: tuple[torch.Size, torch.Size]) -> None:
         self._spec = spec
-        self._extents = dict(zip(spec.term_a + spec.term_b, (*shapes[A], *shapes[B]), strict=True))
+        self._extents = spec.extents(shapes)
         summed = [extent for label, extent in self._extents.items() if label not in spec.term_d]
         self._least = least_sum(int(torch.Size(summed).numel()), spec.accumulate)
         self._lowest = torch.finfo(spec.accumulate).min
@@ -257,23 +238,23 @@ class ByProducts:
     def _masked(self) -> Program:
         return self._written(masked=True)
 
-    def forward(self, a: Tensor, b: Tensor) -> tuple[Tensor, Factors] | None:
-        """D and the factors; None where its sums are not all in range."""
-        d, sums, x, y, p, q = self._forward(a, b)
+    def forward(self, a: Tensor, b: Tensor) -> tuple[Tensor, ...] | None:
+        """D, and what `backward` takes: X, Y and S; None where sums are not all in range."""
+        *found, sums, p, q = self._forward(a, b)
         if sums.min().item() >= self._least:  # and not NaN
-            return d, Factors(x, y, sums)
-        d, sums, x, y, p, q = self._masked(a, b)
+            return (*found, sums)
+        *found, sums, p, q = self._masked(a, b)
         nothing = (p == self._lowest) | (q == self._lowest)
         sums.masked_fill_(nothing, torch.inf)  # sums of nothing have no weights
-        return (d, Factors(x, y, sums)) if sums.min().item() >= self._least else None
+        return (*found, sums) if sums.min().item() >= self._least else None
 
-    def backward(self, grad: Tensor, kept: Factors, needs: tuple[bool, bool]) -> list[Tensor | None]:
+    def backward(self, grad: Tensor, kept: Sequence[Tensor], needs: tuple[bool, bool]) -> Found:
         """The gradients of A and of B."""
         program = self._backward.get(needs)
         if program is None:
             program = self._backward[needs] = self._pulled(needs)
         found = iter(program(grad, *kept))
-        return [next(found) if need else None for need in needs]
+        return tuple([next(found) if need else None for need in needs])
 
     def _written(self, *, masked: bool) -> Program:
         """`masked`: the largest of nothing is the lowest number, so that its exponentials are 0."""
@@ -294,7 +275,7 @@ class ByProducts:
         d = writer.call(torch.add, writer.call(torch.add, writer.method("log", sums), tops[A]), tops[B])
         if spec.results[0] is not spec.accumulate:
             d = writer.method("to", d, spec.results[0])
-        return writer.program([d, sums, *factors, *tops])
+        return writer.program([d, *factors, sums, *tops])
 
     def _beside(self, writer: GraphWriter, top: fx.Node, term: str) -> fx.Node:
         """The largest values of rows, which have an extent of 1 along what is summed, along D's modes."""
@@ -340,13 +321,11 @@ class Logarithm(Bare):
         self._wide = spec.asked(algebra=spec.algebra, out_dtype=torch.float64, accumulate=torch.float64)
         self._forms = tuple([self._form(side) for side in (A, B)])
 
-    def forward(self, alpha: Scalar, beta: Scalar, tensors: Tensors) -> tuple[Tensor, ...]:
+    def forward(self, alpha: Scalar, beta: Scalar, tensors: Sequence[Any]) -> tuple[Tensor, ...]:
         a, b, *_ = tensors
-        assert a is not None
-        assert b is not None
         products = self._by_products(a, b)
         if products is not None and (made := products.forward(a, b)) is not None:
-            return (made[0], *made[1])
+            return made
         return super().forward(alpha, beta, tensors)
 
     def _by_products(self, a: Tensor, b: Tensor) -> ByProducts | None:
@@ -359,16 +338,14 @@ class Logarithm(Bare):
         found: list[Tensor | None] = [None, None]
         sides, products = ((A, a, b), (B, b, a)), self._by_products(a, b)
         if kept and products is not None and not torch.is_grad_enabled():
-            return tuple(products.backward(grad, Factors(*kept), (needs[A], needs[B])))
+            return products.backward(grad, kept, (needs[A], needs[B]))
         total, grad = self._exact(a, b, total), grad.to(torch.float64)
-        if torch.is_grad_enabled():  # the gradients may be differentiated in their turn
-            for side, own, other in sides:
-                if needs[side]:
-                    found[side] = weighted(self._forms[side], grad, total, None, other, own).to(own.dtype)
-            return tuple(found)
-        signed = logarithms(self._forms[A], 0, grad, total)
+        again = torch.is_grad_enabled()  # the gradients may be differentiated in their turn
+        signed = [] if again else logarithms(self._forms[A], 0, grad, total)
         for side, own, other in sides:
-            if needs[side]:
+            if needs[side] and again:
+                found[side] = weighted(self._forms[side], grad, total, None, other, own).to(own.dtype)
+            elif needs[side]:
                 found[side] = summed(self._forms[side], signed, [(1, other)], own, own.dtype)
         return tuple(found)
 

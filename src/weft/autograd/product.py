@@ -75,6 +75,9 @@ class Product(Rule):
         super().__init__(spec, needs, ahead)
         self.shapes, self.device = shapes, device
         self._steps: dict[Any, Steps] = {}
+        operands = [operand_source(name) for name, _ in spec.operands]
+        self._inputs = ("A", "B", "C", *operands)
+        self._targets = ("dA", "dB", "dC", *(f"d {each}" for each in operands))  # gradients, in the same order
         every = tuple(is_smooth(dtype) for dtype in spec.results)
         self.again = False
         self._known = frozenset(at for at, smooth in enumerate(every) if smooth)
@@ -86,6 +89,10 @@ class Product(Rule):
         self.kept = SUMS in self._reads and not self.again
         if self.again:
             self._reads |= sums_again(spec).reads
+        #: The sources that tensors and results are, and that gradients of results are, those of the kept sums last.
+        self._names = (*self._inputs, *map(result_source, range(len(every))), *((SUMS,) if self.kept else ()))
+        self._grads = tuple(map(grad_source, range(len(every) + 1)))
+        self._keeps = [ahead or name in self._reads for name in self._names]
 
     @property
     def called(self) -> Spec:
@@ -97,26 +104,6 @@ class Product(Rule):
     def saved(self, tensors: Tensors, results: Sequence[torch.Tensor]) -> Tensors:
         """The tensors that the backward pass reads, in the order of A, B, C, operands, results; None for the others."""
         return tuple([each if kept else None for kept, each in zip(self._keeps, (*tensors, *results), strict=True)])
-
-    @cached_property
-    def _keeps(self) -> tuple[bool, ...]:
-        """Which of `_names` the backward pass reads."""
-        return tuple([self.ahead or name in self._reads for name in self._names])
-
-    @cached_property
-    def _names(self) -> tuple[str, ...]:
-        """The sources that tensors and results are."""
-        results = map(result_source, range(len(self.spec.results)))
-        return (*self._inputs, *results, *((SUMS,) if self.kept else ()))
-
-    @cached_property
-    def _inputs(self) -> tuple[str, ...]:
-        return ("A", "B", "C", *(operand_source(name) for name, _ in self.spec.operands))
-
-    @cached_property
-    def _grads(self) -> tuple[str, ...]:
-        """The sources that gradients of results are, that of the kept sums last."""
-        return tuple(map(grad_source, range(len(self.spec.results) + 1)))
 
     @property
     def sums_bytes(self) -> int:
@@ -200,11 +187,6 @@ class Product(Rule):
         """One step; over ranks it is run otherwise."""
         return step.run(sources, alpha, beta)
 
-    @cached_property
-    def _targets(self) -> tuple[str, ...]:
-        """Gradients, in the order of A, B, C and operands."""
-        return ("dA", "dB", "dC", *(f"d {operand_source(name)}" for name, _ in self.spec.operands))
-
     def _zeros(self, at: int) -> torch.Tensor:
         shape = self.shapes[at]
         assert shape is not None
@@ -261,20 +243,15 @@ class Product(Rule):
     # -- transforms ---------------------------------------------------------------------------------------------------
 
     def of(self, spec: Spec, tensors: Tensors) -> Self:
-        shapes = tuple(None if each is None else tuple(each.shape) for each in tensors)
         with outside_transforms():
-            return product(type(self), spec, self.needs, self.ahead, shapes, self.device)
+            return product(type(self), spec, self.needs, self.ahead, tensors, self.device)
 
     def forward_mode(self, alpha: Scalar, beta: Scalar, saved: Tensors, tangents: Tensors) -> Found:
         """The tangent of each result."""
-        sources = {name: each for name, each in zip(self._names, saved, strict=True) if each is not None}
-        return pushed(self.spec, sources, tangents, alpha, beta, self.kept)
+        return pushed(self.spec, saved, tangents, alpha, beta, self.kept)
 
     def _shape(self, term: str) -> list[int]:
-        extents: dict[str, int] = {}
-        for each, shape in zip(self.spec.terms(), self.shapes, strict=True):
-            if each is not None and shape is not None:
-                extents.update(zip(each, shape, strict=True))
+        extents = self.spec.extents(self.shapes)
         return [extents[label] for label in term]
 
     def metas(self) -> dict[str, torch.Tensor]:
@@ -298,10 +275,8 @@ class Permuted(Product):
     B is a one, repeated along the modes that A lacks; `fn` is A's function.
     """
 
-    def forward(self, alpha: Scalar, beta: Scalar, tensors: Tensors) -> tuple[torch.Tensor, ...]:
+    def forward(self, alpha: Scalar, beta: Scalar, tensors: Sequence[Any]) -> tuple[torch.Tensor, ...]:
         spec, (a, b, c, *_) = self.spec, tensors
-        assert a is not None
-        assert b is not None
         text, options, said = self._call
         addend = None if c is None else with_modes(c, spec.term_c or "", spec.term_d)
         extents: dict[Any, int] | None = dict(zip(spec.term_b, b.shape, strict=True)) or None
@@ -320,9 +295,10 @@ _Kind = TypeVar("_Kind", bound=Product)
 
 
 def product(
-    kind: type[_Kind], spec: Spec, needs: Needs, ahead: bool, shapes: Shapes, device: torch.device
+    kind: type[_Kind], spec: Spec, needs: Needs, ahead: bool, tensors: Tensors, device: torch.device
 ) -> _Kind:
-    """The rule of these, kept: what is cheaper is asked once."""
+    """The rule of tensors like these, kept: what is cheaper is asked once."""
+    shapes = tuple([None if each is None else tuple(each.shape) for each in tensors])
     made: _Kind = _RULES.made(
         (kind, spec, needs, ahead, shapes, device), lambda: kind(spec, needs, ahead, shapes, device)
     )

@@ -32,6 +32,7 @@ from weft.errors import FunctionError, UnsupportedError
 from weft.fn.pointwise import RecordedFunction
 from weft.fn.trace import compute, derived, pull, push, recorded
 from weft.planner.schedule import Scalar
+from weft.spec import Layout
 
 
 class Selection(Bare):
@@ -41,22 +42,20 @@ class Selection(Bare):
         super().__init__(spec, needs, ahead)
         self.reduced = tuple(x for x in dict.fromkeys(spec.term_a + spec.term_b) if x not in spec.term_d)
 
-    def forward(self, alpha: Scalar, beta: Scalar, tensors: Tensors) -> tuple[Tensor, ...]:
+    def forward(self, alpha: Scalar, beta: Scalar, tensors: Sequence[Any]) -> tuple[Tensor, ...]:
         a, b, *_ = tensors
-        assert a is not None
-        assert b is not None
         value, places = contraction(self.spec.text, a, b, self.options, return_arg=True)
         return (value, *places) if isinstance(places, tuple) else (value, places)
 
     def saved(self, tensors: Tensors, results: Sequence[Tensor]) -> Tensors:
         """A, B, and the indices, in a type that holds their mode's extent: most take a quarter of the memory so."""
-        extents = self._extents(tensors[:2])
+        extents = _extents(self.spec, tensors[:2])
         places = [place.to(_narrow(extents[label])) for label, place in zip(self.reduced, results[1:], strict=True)]
         return (*tensors[:2], *places)
 
     def pulled(self, grad: Tensor, saved: Sequence[Any], needs: Needs) -> Found:
         pair, (places, there) = saved[:2], self._selected(*saved)
-        slopes = _slopes(self.spec.algebra, self.spec.accumulate)
+        slopes = _gradients_of_a_pair(self.spec.algebra, self.spec.accumulate, "grad")
         picked: tuple[Tensor | None, ...] = (None, None)
         if any(needs[side] and slope is not None and slope.inputs != ("grad",) for side, slope in enumerate(slopes)):
             picked = tuple(map(self._picked, pair, places))
@@ -72,26 +71,18 @@ class Selection(Bare):
 
     def pushed(self, saved: Sequence[Any], tangents: Tensors) -> Tensor:
         pair, (places, there) = saved[:2], self._selected(*saved)
-        picked, extents = tuple(map(self._picked, pair, places)), self._extents(pair)
+        picked, extents = tuple(map(self._picked, pair, places)), _extents(self.spec, pair)
         shape = [extents[label] for label in self.spec.term_d]
         total = torch.zeros(shape, dtype=self.spec.accumulate, device=pair[0].device)
-        slopes = _slopes(self.spec.algebra, self.spec.accumulate)
+        slopes = _gradients_of_a_pair(self.spec.algebra, self.spec.accumulate, "grad")
         for slope, tangent, place in zip(slopes, tangents, places, strict=True):
             if tangent is not None:
                 total = total + _evaluated(slope, self._picked(tangent, place).expand(shape), *picked)
         return (total if there is None else torch.where(there, total, 0)).to(self.spec.results[0])
 
-    def _extents(self, pair: Sequence[Tensor | None]) -> dict[str, int]:
-        extents: dict[str, int] = {}
-        for term, each in zip((self.spec.term_a, self.spec.term_b), pair, strict=True):
-            assert each is not None
-            for label, size in zip(term, each.shape, strict=True):
-                extents[label] = max(size, extents.get(label, 0))
-        return extents
-
     def _selected(self, a: Tensor, b: Tensor, *places: Tensor) -> tuple[tuple[Tensor, Tensor], Tensor | None]:
         """Where the selected elements stand in A and in B; and for which of D there are any, if not for all."""
-        extents, there = self._extents((a, b)), None
+        extents, there = _extents(self.spec, (a, b)), None
         at = dict(zip(self.reduced, places, strict=True))
         if any(extents[label] == 0 for label in self.reduced):
             there = places[0] >= 0
@@ -109,10 +100,7 @@ class Selection(Bare):
 
     def _places_in(self, tensor: Tensor, term: str, at: Mapping[str, Tensor], shape: Sequence[int]) -> Tensor:
         """Where the selected elements stand in a tensor, row by row; `at` are those along reduced modes."""
-        strides: dict[str, int] = {}
-        run = 1
-        for label, extent in zip(reversed(term), reversed(tensor.shape), strict=True):
-            strides[label], run = strides.get(label, 0) + run, run * extent
+        strides = dict(zip(term, Layout.contiguous(tensor.shape, tensor.dtype).strides, strict=True))
         place: Tensor | None = None
         for axis, (label, extent) in enumerate(zip(self.spec.term_d, shape, strict=True)):
             if step := strides.get(label):
@@ -139,20 +127,13 @@ class Selection(Bare):
         return added.reshape(tensor.shape).to(tensor.dtype)
 
 
+def _extents(spec: Spec, pair: Sequence[Tensor | None]) -> dict[str, int]:
+    return spec.extents([None if each is None else each.shape for each in pair])
+
+
 def _narrow(extent: int) -> torch.dtype:
     """A signed type that holds the indices of an extent, and -1."""
     return torch.int16 if extent <= 2**15 else torch.int32 if extent <= 2**31 else torch.int64
-
-
-@kept_for_algebra
-def _slopes(algebra: Algebra, dtype: torch.dtype) -> tuple[RecordedFunction | None, ...]:
-    """Gradients of both values that are combined; where `combine` selects, too, the first of equal ones gets it."""
-    combine = algebra.traced(dtype).combine
-
-    def body(t: Mapping[str, Tensor]) -> Sequence[Tensor | None]:
-        return pull(combine, (t["x"], t["y"]), (t["grad"],), selecting=True)[0]
-
-    return derived(body, {"grad": dtype, "x": dtype, "y": dtype}, f"combine of {algebra.name}")
 
 
 def _evaluated(slope: RecordedFunction | None, grad: Tensor, x: Tensor | None, y: Tensor | None) -> Tensor:
@@ -173,24 +154,25 @@ class Summation(Bare):
     def __init__(self, spec: Spec, needs: Needs, ahead: bool) -> None:
         super().__init__(spec, needs, ahead)
         assert spec.algebra is not None
-        self.slopes = _gradients_of_a_pair(spec.algebra, spec.accumulate)
+        by_y, by_x = (_gradients_of_a_pair(spec.algebra, spec.accumulate, main) for main in ("y", "x"))
+        self.slopes = by_y[0], by_x[1]
 
     def pulled(self, grad: Tensor, saved: Sequence[Any], needs: Needs) -> Found:
         a, b, total = saved
         found: list[Tensor | None] = [None, None]
         for side, (slope, like) in enumerate(zip(self.slopes, (a, b), strict=True)):
-            if needs[side] and slope is None:
-                found[side] = torch.zeros_like(like)
-            elif needs[side] and slope is not None:
-                found[side] = self._summed(slope, self._values(a, b, grad, total), "xy"[side], like.dtype)
+            if needs[side]:
+                values = self._values(a, b, grad, total)
+                made = torch.zeros_like(like) if slope is None else self._summed(slope, values, "xy"[side], like.dtype)
+                found[side] = made
         return tuple(found)
 
     def _values(self, a: Tensor, b: Tensor, grad: Tensor | None, total: Tensor) -> dict[str, tuple[str, Tensor]]:
         """The values that functions of a pair read, in the accumulator's type, each with its modes."""
         spec = self.spec
-        terms = {"x": spec.term_a, "y": spec.term_b, "grad": spec.term_d, "total": spec.term_d}
-        given = {name: (term, each) for (name, term), each in zip(terms.items(), (a, b, grad, total), strict=True)}
-        return {name: (term, each.to(spec.accumulate)) for name, (term, each) in given.items() if each is not None}
+        pairs = (spec.term_a, a), (spec.term_b, b), (spec.term_d, grad), (spec.term_d, total)
+        given = zip(("x", "y", "grad", "total"), pairs, strict=True)
+        return {name: (term, each.to(spec.accumulate)) for name, (term, each) in given if each is not None}
 
     def _summed(
         self, function: RecordedFunction, values: Mapping[str, tuple[str, Tensor]], own: str, dtype: torch.dtype
@@ -201,7 +183,7 @@ class Summation(Bare):
         differentiated in its turn a number is repeated in its place, and the input is an operand: its gradient is
         summed along those modes as it is made.
         """
-        extents = {label: size for term, each in values.values() for label, size in zip(term, each.shape, strict=True)}
+        extents = _extents(self.spec, (values["x"][1], values["y"][1]))
         every, (main, *others) = "".join(extents), function.inputs
         term, tensor = values[main]
         operands = {name: values[name] for name in others}
@@ -241,8 +223,11 @@ def _vjp(algebra: Algebra, x: Tensor, y: Tensor, total: Tensor, grad: Tensor) ->
 
 
 @kept_for_algebra
-def _gradients_of_a_pair(algebra: Algebra, dtype: torch.dtype) -> tuple[RecordedFunction | None, ...]:
-    """Functions of what a pair adds to the gradients of x and of y; the first's main input is y, the second's x."""
+def _gradients_of_a_pair(algebra: Algebra, dtype: torch.dtype, main: str) -> tuple[RecordedFunction | None, ...]:
+    """Functions of what a pair adds to the gradients of x and of y, with this main input.
+
+    Where `combine` selects, too, the first of equal ones gets it.
+    """
     combine = algebra.traced(dtype).combine
 
     def body(t: Mapping[str, Tensor]) -> Sequence[Tensor | None]:
@@ -250,12 +235,8 @@ def _gradients_of_a_pair(algebra: Algebra, dtype: torch.dtype) -> tuple[Recorded
             return pull(combine, (t["x"], t["y"]), (t["grad"],), selecting=True)[0]
         return _vjp(algebra, t["x"], t["y"], t["total"], t["grad"])
 
-    names = ("x", "y", "grad", "total")
-    first, second = (
-        derived(body, {main: dtype, **dict.fromkeys(names, dtype)}, f"the algebra {algebra.name}")
-        for main in ("y", "x")
-    )
-    return first[0], second[1]
+    of = "combine of" if main == "grad" else "the algebra"
+    return derived(body, dict.fromkeys((main, "x", "y", "grad", "total"), dtype), f"{of} {algebra.name}")
 
 
 @kept_for_algebra

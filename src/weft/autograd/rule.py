@@ -54,11 +54,9 @@ class Rule:
             algebra=spec.algebra, **types,
         )  # fmt: skip
 
-    def forward(self, alpha: Scalar, beta: Scalar, tensors: Tensors) -> tuple[torch.Tensor, ...]:
+    def forward(self, alpha: Scalar, beta: Scalar, tensors: Sequence[Any]) -> tuple[torch.Tensor, ...]:
         """The results, and behind them what is kept."""
         spec, (a, b, c, *operands) = self.spec, tensors
-        assert a is not None
-        assert b is not None
         addend, words, found = None, self._words, None
         if c is not None:  # a dimension for each of D's
             addend = with_modes(c, spec.term_c or "", spec.term_d)

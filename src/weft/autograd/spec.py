@@ -21,7 +21,7 @@ from weft.planner.options import Options
 from weft.planner.request import Request
 from weft.planner.target import target_of
 from weft.plans.resolving import resolved
-from weft.spec import Arithmetic, Label, Notation
+from weft.spec import Arithmetic, Label, Layout, Notation
 from weft.spec.dtypes import dtype_name
 from weft.spec.notation import letters, unused_letters
 
@@ -67,6 +67,11 @@ class Spec:
     def terms(self) -> tuple[str | None, ...]:
         """The labels of each tensor."""
         return (self.term_a, self.term_b, self.term_c, *(term for _, term in self.operands))
+
+    def extents(self, shapes: Iterable[Sequence[int] | None]) -> dict[str, int]:
+        """The extent of each label, of tensors of these shapes."""
+        given = [(term, shape) for term, shape in zip(self.terms(), shapes, strict=False) if term and shape]
+        return {label: extent for term, shape in given for label, extent in zip(term, shape, strict=True)}
 
     def place(self, name: str) -> int:
         """The place of an operand among the tensors."""
@@ -306,8 +311,7 @@ def as_contraction(request: Request) -> Request:
         request.d_dtype, functions=(request.functions.a, None, None, None), workspace_limit=request.workspace_limit,
         tune=request.tune, specialize=request.specialize, backend="reference",
     )  # fmt: skip
-    a, b = (torch.empty(layout.shape, dtype=layout.dtype, device="meta") for layout in (request.a, request.b))
-    found = resolved(request.notation, request.text, a, b, options)
+    found = resolved(request.notation, request.text, meta(request.a), meta(request.b), options)
     return replace(found, backend=request.backend, device=request.device, target=request.target)
 
 
@@ -324,8 +328,8 @@ def meta_request(
     return replace(found, schedule=options.schedule, device=device, target=target_of("reference", device))
 
 
-def meta(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor's shape and type without memory. An extent that a tracer leaves open is what it is at present."""
+def meta(tensor: torch.Tensor | Layout) -> torch.Tensor:
+    """Shape and type without memory. An extent that a tracer leaves open is what it is at present."""
     with outside_transforms():
         return torch.empty([present(extent) for extent in tensor.shape], dtype=tensor.dtype, device="meta")
 

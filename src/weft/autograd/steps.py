@@ -24,7 +24,6 @@ from weft.spec.dtypes import dtype_name
 
 ONE = "1"  # the source of an operand that is the number one
 
-Tensors = dict[str, torch.Tensor]
 Input = tuple[str, str | None, str]  # a parameter, its source (None for a coordinate), and its modes
 
 _OF_SINGLE = ("tf32", "tf32x3", "ieee_bound")  # ways to make products of float32

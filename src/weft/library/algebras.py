@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -83,28 +82,20 @@ def halved(pairs: Tensor, reduce: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
 
 
 _ATEN = torch.ops.aten
-_KNOWN: dict[object, Callable[..., Tensor]] = {
-    _ATEN.maximum.default: torch.amax, _ATEN.minimum.default: torch.amin, _ATEN.add.Tensor: torch.sum,
+_Operation = Callable[..., Tensor]
+#: Operations of torch that are an algebra's: of all pairs, and along a dimension.
+_OPERATIONS: dict[object, tuple[_Operation | None, _Operation | None]] = {
+    _ATEN.maximum.default: (torch.maximum, torch.amax), _ATEN.minimum.default: (torch.minimum, torch.amin),
+    _ATEN.add.Tensor: (torch.add, torch.sum), _ATEN.mul.Tensor: (torch.mul, None), None: (None, None),
 }  # fmt: skip
-_PAIRED: dict[object, Callable[..., Tensor]] = {
-    _ATEN.maximum.default: torch.maximum, _ATEN.minimum.default: torch.minimum, _ATEN.add.Tensor: torch.add,
-    _ATEN.mul.Tensor: torch.mul,
-}  # fmt: skip
 
 
-class TableOperations(NamedTuple):
-    """Operations of torch that are an algebra's: of all pairs, and along a dimension."""
-
-    combine: Callable[..., Tensor]
-    reduce: Callable[..., Tensor]
-
-
-def operations_of(algebra: TracedAlgebra) -> TableOperations | None:
+def operations_of(algebra: TracedAlgebra) -> tuple[_Operation, _Operation] | None:
     """Both for values of one floating type; None where torch has none."""
-    combine, reduce = _PAIRED.get(_operation(algebra.combine)), _reduction(algebra.reduce)
+    (combine, _), reduce = _OPERATIONS[_operation(algebra.combine)], _reduction(algebra.reduce)
     types = {*algebra.combine.dtypes, *algebra.combine.results, *algebra.reduce.dtypes}
     alike = len(types) == 1 and all(each.is_floating_point for each in types)
-    return TableOperations(combine, reduce) if combine is not None and reduce is not None and alike else None
+    return (combine, reduce) if combine is not None and reduce is not None and alike else None
 
 
 @lru_cache(maxsize=256)
@@ -116,15 +107,15 @@ def _known(reduce: Pointwise) -> Reduction | None:
     return None if found is None else lambda pairs: found(pairs, -1)
 
 
-def _reduction(reduce: Pointwise) -> Callable[..., Tensor] | None:
+def _reduction(reduce: Pointwise) -> _Operation | None:
     kind = reduce.dtypes[0]
     if isinstance(reduce, RecordedFunction) and kind.is_floating_point and reduce == log.traced(kind).reduce:
         return torch.logsumexp
-    return _KNOWN.get(_operation(reduce))
+    return _OPERATIONS[_operation(reduce)][1]
 
 
 def _operation(function: Pointwise) -> object:
-    """The one operation that a function applies to its inputs; None for others."""
+    """The one operation of the table that a function applies to its inputs; None for others."""
     if not isinstance(function, RecordedFunction):
         return None
     nodes = list(function.graph.nodes)
@@ -132,8 +123,7 @@ def _operation(function: Pointwise) -> object:
     made = [node for node in nodes if node.op == "call_function"]
     if len(made) != 1 or len(given) != 2 or set(made[0].args) != set(given) or made[0].kwargs:
         return None
-    return made[0].target
-
+    return made[0].target if made[0].target in _OPERATIONS else None
 
 
 Direct = Callable[[Tensor, Tensor], Tensor]

@@ -82,8 +82,9 @@ class _Described(NamedTuple):
     part: LibraryPart  # all of it
     fold: FoldedEpilogue | None = None  # what is computed of the epilogue beside the scheme
 
-    def launch(self, launch: Launch) -> Launch:
-        return launch if self.fold is None else FoldedLaunch(launch, self.fold)
+    def built(self, part: LibraryPart, target: Target) -> Launch:
+        part.prepare(target)
+        return part if self.fold is None else FoldedLaunch(part, self.fold)
 
 
 def _described(contraction: Contraction, target: Target, *, whole: bool = True) -> _Described:
@@ -164,12 +165,7 @@ def build(contraction: Contraction, schedule: LibrarySchedule, target: Target) -
     described = _described(contraction, target, whole=schedule.parts is None)
     if schedule.parts is not None:
         return PartsLaunch(described.scheme, schedule.parts, target)
-    return described.launch(_prepared(described.part, target))
-
-
-def _prepared(part: LibraryPart, target: Target) -> LibraryPart:
-    part.prepare(target)
-    return part
+    return described.built(described.part, target)
 
 
 def choice(contraction: Contraction, backend: str, target: Target, workspace_limit: int | None = None) -> Choice | str:
@@ -202,14 +198,7 @@ class _BuiltFamily:
         self._described, self._part = described, part
 
     def build(self, contraction: Contraction, schedule: LibrarySchedule, target: Target) -> Launch:
-        return self._described.launch(_prepared(self._part, target))
-
-
-class SummedParts(NamedTuple):
-    """The parts along k of a part of D, and the first of them."""
-
-    frames: list[Frame]
-    first: LibraryPart
+        return self._described.built(self._part, target)
 
 
 class PartsLaunch:
@@ -224,13 +213,13 @@ class PartsLaunch:
         self._join = joining(algebra, scheme.accumulate) if algebra is not None else None
         count = math.prod([-(-modes[at].extent // extents[at]) for at in self._kept])
         self._parts = tuple(self._cut()) if count <= _KEPT else None
-        for part in self._parts or ():
-            part.first.prepare(target, apart=len(part.frames) > 1)
+        for frames, first in self._parts or ():
+            first.prepare(target, apart=len(frames) > 1)
 
     @property
     def state(self) -> str | None:
         """A sentence on what serves behind the sums of a part."""
-        return self._parts[0].first.state if self._parts else None
+        return self._parts[0][1].state if self._parts else None
 
     def __call__(
         self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
@@ -241,10 +230,11 @@ class PartsLaunch:
             else:
                 part.finish(self._total(frames, a, b, alpha, aux), c, d, beta, aux)
 
-    def _cut(self) -> Iterator[SummedParts]:
+    def _cut(self) -> Iterator[tuple[list[Frame], LibraryPart]]:
+        """The parts along k of each part of D, and the first of them."""
         for kept in self._frames(self._kept, Frame.whole(self._scheme.contraction)):
             frames = list(self._frames(self._summed, kept))
-            yield SummedParts(frames, LibraryPart(self._scheme, frames[0]))
+            yield frames, LibraryPart(self._scheme, frames[0])
 
     def _total(self, frames: list[Frame], a: Tensor, b: Tensor, alpha: Scalar, aux: AuxTensors) -> Tensor:
         """The sums of parts along k."""
@@ -279,7 +269,7 @@ def cut(scheme: LibraryScheme, part: LibraryPart, most: int) -> PartCut:
     whole = frame == Frame.whole(scheme.contraction)
     part = part if whole else LibraryPart(scheme, frame)
     found = PartCut(None if whole else frame.extents, part, part.workspace_bytes)
-    while all(frame.extents) and (found.workspace_bytes > most or _is_long(scheme, frame)):
+    while all(frame.extents) and (found.workspace_bytes > most or is_long(scheme, frame)):
         if (smaller := _halved(scheme, frame, part)) is None:
             break
         frame, part = smaller
@@ -312,11 +302,9 @@ def _is_summed(frame: Frame) -> bool:
     )
 
 
-def _is_long(scheme: LibraryScheme, frame: Frame) -> bool:
+def is_long(scheme: LibraryScheme, frame: Frame) -> bool:
     """Whether a matrix is longer than libraries count."""
-    roles = scheme.roles
-    groups = (roles.batch, roles.m, roles.n, roles.k)
-    return scheme.form == "product" and any(frame.size(group) >= LONGEST for group in groups)
+    return scheme.form == "product" and any(frame.size(group) >= LONGEST for group in scheme.roles[:4])
 
 
 def _halved(scheme: LibraryScheme, frame: Frame, part: LibraryPart) -> tuple[Frame, LibraryPart] | None:

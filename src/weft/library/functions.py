@@ -41,15 +41,13 @@ class FunctionOperands:
             else:
                 self._operands.append((arg, frame.view(modes, FIRST + arg, shared=True)))
 
-    def of(self, aux: AuxTensors, device: torch.device) -> list[Tensor]:
+    def of(self, aux: Sequence[Any], device: torch.device) -> list[Tensor]:
         found = []
         for arg, operand in self._operands:
-            tensor = aux[arg]
             if isinstance(operand, _Coordinates):
                 found.append(operand.on(device))
             else:
-                assert tensor is not None, "an operand has a tensor"
-                found.append(operand.of(tensor))
+                found.append(operand.of(aux[arg]))
         return found
 
 
@@ -160,16 +158,14 @@ class Epilogue:
         self._dense = frame.view(modes, D).strides == Layout.contiguous(shape, contraction.d.dtype).strides
         self._written: Written | None = None
 
-    def __call__(self, total: Tensor, d: Tensor, aux: AuxTensors) -> None:
+    def __call__(self, total: Tensor, d: Tensor, aux: Sequence[Any]) -> None:
         """`d` has the shape of `total`, and may be its memory where there are no further results."""
         written = self._written
         if written is None:
             written = self._written = writing(self._function, self._dtypes, self._dense)
         others = []
         for at, view in self._outputs:
-            tensor = aux[at]
-            assert tensor is not None, "a result has a place"
-            others.append(view.of(tensor))
+            others.append(view.of(aux[at]))
         with torch._C._DisableAutocast():
             written(d, *others, total, *self._arguments.of(aux, total.device))
 

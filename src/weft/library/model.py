@@ -211,24 +211,15 @@ def _rates(name: str, products: str) -> tuple[float, float]:
 _CALL, _RATE = 8e-6, 4e9  # of permutations: seconds of a call, bytes that are moved in a second
 
 
-class _BlasCost(NamedTuple):
-    rate: dict[str, float]  # flops a second of one core, by type
-    memory: float  # bytes a second of one core
-    call: float  # seconds
-    matrix: float  # seconds for each of a batch
-    looped: float  # modes up to which torch.mul walks long runs,
-    scattered: float  # and how many times as long it takes beyond
-    narrow: float  # extent up to which matrices are narrow,
-    narrowed: float  # and how many times as long their products take, which are packed for MKL's kernels
-    half_extent: float  # an extent of this size runs at half of the rate
-    vectors: float  # share of the rate that a batch of products with vectors gets
-    step: float  # seconds of an operation behind the product, for four bytes of D; elementary functions take two
-
-
-@lru_cache
-def _cost() -> _BlasCost:
-    found = costs("blas")
-    return _BlasCost(found.table("rate"), *(found(name) for name in _BlasCost._fields[1:]))
+# Constants of the section "blas":
+#   rate, memory          flops a second of one core, by type; bytes a second of one core
+#   call, matrix          seconds of a call; of each matrix of a batch
+#   looped, scattered     modes up to which torch.mul walks long runs, and how many times as long it takes beyond
+#   narrow, narrowed      extent up to which matrices are narrow, and how many times as long their products take, which
+#                         are packed for MKL's kernels
+#   half_extent           an extent of this size runs at half of the rate
+#   vectors               share of the rate that a batch of products with vectors gets
+#   step                  seconds of an operation behind the product, for four bytes of D; elementary functions take two
 
 
 def seconds(contraction: Contraction, scheme: LibraryScheme, part: PartWork, parts: int, target: Target) -> float:
@@ -236,7 +227,8 @@ def seconds(contraction: Contraction, scheme: LibraryScheme, part: PartWork, par
     in_place = part.in_place and not part.packed_bytes and all(scheme.plain)
     if parts > 1 or not in_place or scheme.form not in ("product", "pairs"):
         return _in_passes(scheme, parts, target)
-    rate = _cost().rate.get(dtype_name(scheme.types.a))
+    cost = costs("blas")
+    rate = cost.table("rate").get(dtype_name(scheme.types.a))
     if rate is None or 0 in [mode.extent for mode in contraction.modes]:
         return _in_passes(scheme, parts, target)
     found = _elements_on_cpu(scheme, target) if scheme.form == "pairs" else _product_on_cpu(scheme, rate, target)
@@ -245,31 +237,31 @@ def seconds(contraction: Contraction, scheme: LibraryScheme, part: PartWork, par
         steps += 1 if contraction.batch > 1 else -1
     steps, elementary = (steps, 0) if function is None else (steps + function.flops, function.elementary)
     words = contraction.batch * contraction.m * contraction.n * contraction.d.dtype.itemsize / 4
-    passes = (steps + elementary) * _cost().step * words / max(target.processors, 1)
-    return _cost().call * (1 + steps) + found + passes
+    passes = (steps + elementary) * cost("step") * words / max(target.processors, 1)
+    return cost("call") * (1 + steps) + found + passes
 
 
 def _elements_on_cpu(scheme: LibraryScheme, target: Target) -> float:
     """Products of elements, where operands and D lie."""
-    cost, contraction = _cost(), scheme.contraction
-    permuted = len(contraction.modes) > len(contraction.d.shape) or len(contraction.modes) > cost.looped
-    return _touched(scheme, target) * (cost.scattered if permuted else 1)
+    cost, contraction = costs("blas"), scheme.contraction
+    permuted = len(contraction.modes) > len(contraction.d.shape) or len(contraction.modes) > cost("looped")
+    return _touched(scheme, target) * (cost("scattered") if permuted else 1)
 
 
 def _product_on_cpu(scheme: LibraryScheme, rate: float, target: Target) -> float:
     """A product of matrices where they lie."""
-    cost, contraction, cores = _cost(), scheme.contraction, max(target.processors, 1)
+    cost, contraction, cores = costs("blas"), scheme.contraction, max(target.processors, 1)
     batch, m, n, k = contraction.batch, contraction.m, contraction.n, contraction.k
     flops = 2 * batch * m * n * k * (4 if scheme.accumulate.is_complex else 1)
-    thin, half = min(m, n), cost.half_extent
+    thin, half = min(m, n), cost("half_extent")
     slowed = 1.0 if thin == 1 else (1 + half / m) * (1 + half / n) * (1 + half / k)
-    slowed *= cost.narrowed if thin <= cost.narrow else 1.0
+    slowed *= cost("narrowed") if thin <= cost("narrow") else 1.0
     products = flops * slowed / rate
     if thin == 1:
-        products = products / cost.vectors if batch > 1 else 0.0
+        products = products / cost("vectors") if batch > 1 else 0.0
     size = batch * m * n * contraction.d.dtype.itemsize
-    stored = size / cost.memory / min(cores, 2) if size >= HUGE else 0.0  # no cache keeps it
-    return max(_touched(scheme, target), stored + (products + (batch - 1) * cost.matrix) / cores)
+    stored = size / cost("memory") / min(cores, 2) if size >= HUGE else 0.0  # no cache keeps it
+    return max(_touched(scheme, target), stored + (products + (batch - 1) * cost("matrix")) / cores)
 
 
 def _touched(scheme: LibraryScheme, target: Target) -> float:
@@ -277,17 +269,21 @@ def _touched(scheme: LibraryScheme, target: Target) -> float:
     contraction = scheme.contraction
     batch, m, n, k = contraction.batch, contraction.m, contraction.n, contraction.k
     size = batch * (m * k + n * k + m * n) * contraction.d.dtype.itemsize
-    return size / _cost().memory / min(max(target.processors, 1), 2)
+    return size / costs("blas")("memory") / min(max(target.processors, 1), 2)
 
 
 def _in_passes(scheme: LibraryScheme, parts: int, target: Target) -> float:
     """Seconds with passes over what is packed, converted or moved. Constants are those of slow cases."""
-    contraction = scheme.contraction
-    batch, m, n, k = (max(getattr(contraction, name), 1) for name in ("batch", "m", "n", "k"))
-    cost, cores = costs("library"), max(target.processors, 1)
+    cost = costs("library")
     bytes_ = scheme.types.way == "bytes" or (scheme.form == "counts" and not scheme.roles.batch and multiplies_bytes())
     each = cost("byte" if bytes_ else "pair" if scheme.form == "algebra" else "product")
-    return parts * cost("call") + batch * (cost("pass") * (m * k + k * n + m * n) + each * m * n * k) / cores
+    return _passing(scheme, parts, target, cost("call"), cost("pass"), each)
+
+
+def _passing(scheme: LibraryScheme, parts: int, target: Target, call: float, moved: float, each: float) -> float:
+    """Seconds of so many calls, of elements that are moved, and of each product."""
+    batch, m, n, k = _sizes(scheme.contraction)
+    return parts * call + batch * (moved * (m * k + k * n + m * n) + each * m * n * k) / max(target.processors, 1)
 
 
 def alone(scheme: LibraryScheme, parts: int, target: Target) -> float:
@@ -295,13 +291,9 @@ def alone(scheme: LibraryScheme, parts: int, target: Target) -> float:
 
     Fitted to twelve products of float32 on one core, within a factor of 1.6 but for many tiny ones.
     """
-    contraction = scheme.contraction
-    batch, m, n, k = (max(getattr(contraction, name), 1) for name in ("batch", "m", "n", "k"))
-    cost, cores = fitted("library", "cpu-64.json"), max(target.processors, 1)
+    cost, wide = fitted("library", "cpu-64.json"), scheme.accumulate.itemsize / 4
     each = cost("pair") if scheme.form == "algebra" else cost("alone_product")
-    wide = scheme.accumulate.itemsize / 4
-    moved = cost("alone_pass") * (m * k + k * n + m * n) * wide
-    return parts * cost("alone_call") + batch * (moved + each * m * n * k * wide) / cores
+    return _passing(scheme, parts, target, cost("alone_call"), cost("alone_pass") * wide, each * wide)
 
 
 def moving(size: int) -> float:

@@ -105,7 +105,7 @@ class LibraryPart:
             return
         sums, elements = self._sums, self._elements
         if elements is not None and elements.serves(c, beta):
-            elements.of_elements(a, b, c, d, alpha, beta, aux)
+            elements([a, b], c, d, (alpha, beta), aux)
             return
         if c is not None and beta != 0:
             if self.adds and alpha != 0 and isinstance(sums, Matrices):
@@ -137,9 +137,7 @@ class LibraryPart:
         call, aux = self._sums.call, self._scheme.contraction.aux
         if call is not None and len(aux) == (0 if addend is None else 1):
             return call
-        if addend is not None:
-            return lambda a, b, *aux: direct(a, b, aux[addend], None)
-        return lambda a, b, *aux: direct(a, b, None, None)
+        return lambda a, b, *aux: direct(a, b, None if addend is None else aux[addend], None)
 
     def _passed(self, new: NewTensor) -> Make | None:
         """The product, in D where it may stand there, and the pass behind it."""
@@ -176,7 +174,7 @@ class LibraryPart:
     def finish(self, total: Tensor, c: Tensor | None, d: Tensor, beta: Scalar, aux: AuxTensors) -> None:
         fused = self._fused
         if fused is not None and total.is_contiguous() and fused.serves(c, beta):
-            fused(total, c, d, beta, aux)
+            fused([total], c, d, (beta,), aux)
         else:
             self._finish(total, c, self._finish.place(d), beta, aux)
 
@@ -184,7 +182,7 @@ class LibraryPart:
         """The epilogue of sums that stand in D."""
         fused = self._fused
         if fused is not None and fused.serves(None, 1):
-            fused(d, None, d, 1, aux)
+            fused([d], None, d, (1,), aux)
         else:
             total = self._finish.place(d)
             self._finish(total, None, total, 1, aux)
@@ -194,15 +192,11 @@ def sums_of(scheme: LibraryScheme, frame: Frame) -> Nothing | Pairs | Matrices |
     """The sums of a part in the form of its scheme."""
     if scheme.empty:
         return Nothing(scheme, frame)
-    if scheme.form == "pairs":
-        return Pairs(scheme, frame)
-    if scheme.form == "counts":
-        return Counts(scheme, frame)
-    if scheme.form == "exponentials":
-        return Exponentials(scheme, frame)
-    if scheme.form == "algebra":
-        return Tables(scheme, frame)
-    return SplitMatrices(scheme, frame) if scheme.types.way == "split" else Matrices(scheme, frame)
+    if scheme.form == "product":
+        return SplitMatrices(scheme, frame) if scheme.types.way == "split" else Matrices(scheme, frame)
+    kinds: dict[str, type[Pairs] | type[Tables]]
+    kinds = {"pairs": Pairs, "algebra": Tables, "counts": Counts, "exponentials": Exponentials}
+    return kinds[scheme.form](scheme, frame)
 
 
 class PartFinish:

@@ -8,6 +8,7 @@ call of a process that has yet to compile it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -48,7 +49,7 @@ class FunctionPass:
         it are written, C is read."""
         self._fused, self._factors = fused, factors
         self._with_c = finishes and contraction.c is not None
-        self._operands = _operands(contraction, args)
+        self._operands = [at for at in dict.fromkeys(args) if contraction.aux[at].kind == "operand"]
         self._outputs = contraction.outputs if finishes else ()
 
     def serves(self, c: Tensor | None, beta: Scalar) -> bool:
@@ -59,23 +60,16 @@ class FunctionPass:
         """Sums without C to D alone, or an operand to the matrix of the product."""
         self._fused([total, *[aux[at] for at in self._operands], d])  # type: ignore[list-item]
 
-    def __call__(self, total: Tensor, c: Tensor | None, d: Tensor, beta: Scalar, aux: AuxTensors) -> None:
-        """`total` are the sums, or D as it is given where they are stored there; C is given where it is added."""
-        factors = (wrapped(beta, self._factors[0]),) if self._factors else ()
-        self._run([total], c, d, factors, aux)
-
-    def of_elements(
-        self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors
+    def __call__(
+        self, sources: list[Tensor], c: Tensor | None, d: Tensor, scalars: Sequence[Scalar], aux: AuxTensors
     ) -> None:
-        """A and B, multiplied on the way."""
-        factors = tuple([wrapped(*each) for each in zip((alpha, beta), self._factors, strict=False)])
-        self._run([a, b], c, d, factors, aux)
+        """`sources` are the sums, or D as it is given where they are stored there; or A and B, multiplied on the way.
 
-    def _run(
-        self, sources: list[Tensor], c: Tensor | None, d: Tensor, factors: Sequence[Scalar], aux: AuxTensors
-    ) -> None:
+        C is given where it is added; `scalars` are beta, and before it alpha where elements are multiplied.
+        """
         if c is not None and self._with_c:
             sources.append(c)
+        factors = [wrapped(*each) for each in zip(scalars, self._factors, strict=False)]
         beside = (aux[at] for at in self._operands)
         self._fused([*sources, *beside, d, *(aux[at] for at in self._outputs)], *factors)  # type: ignore[list-item]
 
@@ -116,22 +110,18 @@ def _finishing(
     tensors += [_of_aux(contraction, at, frame, kept) for at in _beside(contraction, multiplies)]
     tensors.append(_of_layout(contraction.d, D, frame, kept))
     tensors += [_of_aux(contraction, at, frame, kept) for at in contraction.outputs]
-    extents, factors = [frame.extents[at] for at in kept], _factors(scheme, multiplies)
+    extents = [frame.extents[at] for at in kept]
+    # The types of alpha, where elements are multiplied in the pass, and of beta, where C is added.
+    count = multiplies + (contraction.c is not None) if contraction.algebra is None else 0
+    factors = (scheme.accumulate,) * count
     if len(tensors) == 2 and contraction.epilogue is None and tensors[0].dtype == tensors[1].dtype:
         fused = moving_pass(extents, tensors, target)
     else:
-        body = _Body(scheme, multiplies)
+        body = partial(_element, scheme, multiplies)
         fused = _computing(extents, tensors, body, factors, target, results=1 + len(contraction.outputs))
     if isinstance(fused, str):
         return fused
     return FunctionPass(fused, contraction, _beside(contraction, multiplies), factors=factors, finishes=True)
-
-
-def _factors(scheme: LibraryScheme, multiplies: bool) -> tuple[torch.dtype, ...]:
-    """The types of alpha, where elements are multiplied in the pass, and of beta, where C is added."""
-    if scheme.contraction.algebra is not None:
-        return ()
-    return (scheme.accumulate,) * (multiplies + (scheme.contraction.c is not None))
 
 
 def operand_pass(
@@ -232,43 +222,31 @@ def _beside(contraction: Contraction, multiplies: bool) -> tuple[int, ...]:
     return tuple(dict.fromkeys((*of_operands, *c_args, *contraction.epilogue_args)))
 
 
-def _operands(contraction: Contraction, args: Sequence[int]) -> tuple[int, ...]:
-    """Tensors among them, each once."""
-    return tuple([at for at in dict.fromkeys(args) if contraction.aux[at].kind == "operand"])
-
-
-class _Body:
+def _element(
+    scheme: LibraryScheme, multiplies: bool, w: CudaWriter, values: list[Held], factors: list[Held]
+) -> Sequence[Held]:
     """Code of an element: sums, or a product with alpha, + beta * c_fn(C), then the epilogue."""
-
-    def __init__(self, scheme: LibraryScheme, multiplies: bool) -> None:
-        self._scheme, self._contraction, self._multiplies = scheme, scheme.contraction, multiplies
-
-    def __call__(self, w: CudaWriter, values: list[Held], factors: list[Held]) -> Sequence[Held]:
-        contraction, dtype = self._contraction, self._scheme.accumulate
-        sources, others = values[: 1 + self._multiplies], iter(values[1 + self._multiplies :])
-        addend = next(others) if contraction.c is not None else None
-        beside = dict(zip(_beside(contraction, self._multiplies), others, strict=True))
-        total = self._product(w, sources, beside, factors[0]) if self._multiplies else sources[0]
-        if addend is not None:
-            value = _seen(w, addend, dtype, contraction.c_fn, [beside[at] for at in contraction.c_args], dtype)
-            total = self._added(w, total, value, factors[-1:])
-        if contraction.epilogue is None:
-            return [total]
-        return inlined(w, contraction.epilogue, [total, *(beside[at] for at in contraction.epilogue_args)])
-
-    def _product(self, w: CudaWriter, sources: list[Held], beside: dict[int, Held], alpha: Held) -> Held:
-        contraction, dtype = self._contraction, self._scheme.accumulate
+    contraction, dtype = scheme.contraction, scheme.accumulate
+    others = iter(values[1 + multiplies :])
+    addend = next(others) if contraction.c is not None else None
+    beside = dict(zip(_beside(contraction, multiplies), others, strict=True))
+    total = values[0]
+    if multiplies:
         functions = ((contraction.a_fn, contraction.a_args), (contraction.b_fn, contraction.b_args))
         x, y = (
             _seen(w, source, value, function, [beside[at] for at in args], dtype)
-            for source, value, (function, args) in zip(sources, self._scheme.values, functions, strict=True)
+            for source, value, (function, args) in zip(values[:2], scheme.values, functions, strict=True)
         )
-        return _times(w, _times(w, x, y), alpha)
-
-    def _added(self, w: CudaWriter, total: Held, value: Held, beta: Sequence[Held]) -> Held:
-        if self._contraction.algebra is not None:
-            return _one(w, inlined(w, self._contraction.algebra.reduce, [total, value]), total.dtype)
-        return _plus(w, total, _times(w, beta[0], value))
+        total = _times(w, _times(w, x, y), factors[0])
+    if addend is not None:
+        value = _seen(w, addend, dtype, contraction.c_fn, [beside[at] for at in contraction.c_args], dtype)
+        if contraction.algebra is None:
+            total = _plus(w, total, _times(w, factors[-1], value))
+        else:
+            total = _one(w, inlined(w, contraction.algebra.reduce, [total, value]), total.dtype)
+    if contraction.epilogue is None:
+        return [total]
+    return inlined(w, contraction.epilogue, [total, *(beside[at] for at in contraction.epilogue_args)])
 
 
 def _seen(

@@ -198,15 +198,6 @@ _COLUMNS, _PRODUCT, _ELEMENTS, _ELEMENTS_DOUBLE = 16, 1 << 10, 1 << 14, 1 << 10
 _LEAST_GPU = ((64, 16), (16, 1 << 12))
 
 
-class ModeGroups(NamedTuple):
-    """The modes of a product by their role."""
-
-    batch: Group
-    m: Group
-    n: Group
-    k: Group
-
-
 class Arranged(NamedTuple):
     batch: Group
     rows: Group
@@ -228,7 +219,7 @@ def arranged(scheme: LibraryScheme, frame: Frame) -> Arranged:
     Where something is to be, the outermost modes of D that one operand alone has may be a batch, over which the other
     is spread.
     """
-    best, least = _with_least(scheme, frame, ModeGroups(*scheme.roles[:4]))
+    best, least = _with_least(scheme, frame, scheme.roles)
     for groups in _spread(scheme, frame) if least else ():
         found, copied = _with_least(scheme, frame, groups)
         if not copied:
@@ -236,7 +227,7 @@ def arranged(scheme: LibraryScheme, frame: Frame) -> Arranged:
     return best
 
 
-def _spread(scheme: LibraryScheme, frame: Frame) -> Iterator[ModeGroups]:
+def _spread(scheme: LibraryScheme, frame: Frame) -> Iterator[RoleNumbers]:
     """The groups with the outermost modes of D as a batch that A or B lacks, where batches take less than copies."""
     batch, m, n, k = scheme.roles[:4]
     if batch or not m or not n or scheme.types.way != "plain":
@@ -246,7 +237,7 @@ def _spread(scheme: LibraryScheme, frame: Frame) -> Iterator[ModeGroups]:
         taken: Group = ()
         for at in itertools.takewhile(group.__contains__, outermost):
             taken = (*taken, at)
-            rest = ModeGroups(taken, _without(m, taken), _without(n, taken), k)
+            rest = scheme.roles._replace(batch=taken, m=_without(m, taken), n=_without(n, taken))
             spread, rows = (rest.n, rest.m) if group is m else (rest.m, rest.n)
             columns = frame.size(rest.m if innermost in m else rest.n)
             product = frame.size((*rest.m, *rest.n, *k))
@@ -267,7 +258,7 @@ def _without(group: Group, taken: Group) -> Group:
     return tuple([at for at in group if at not in taken])
 
 
-def _with_least(scheme: LibraryScheme, frame: Frame, groups: ModeGroups) -> tuple[Arranged, int]:
+def _with_least(scheme: LibraryScheme, frame: Frame, groups: RoleNumbers) -> tuple[Arranged, int]:
     """The arrangement of these groups with the least to be copied, and how many elements that are."""
     placed = not scheme.empty and scheme.types.result == scheme.contraction.d.dtype
     best: Arranged | None = None

@@ -19,7 +19,7 @@ from weft.library import family as library
 from weft.library import model
 from weft.library.part import LibraryPart
 from weft.library.scheme import LibraryScheme, scheme_of
-from weft.library.views import LONGEST, Frame
+from weft.library.views import Frame
 from weft.planner import program
 from weft.planner.program import SLOT_A, SLOT_B, Program, as_called
 from weft.planner.schedule import AuxTensors, Candidates, Launch, Scalar, Target
@@ -73,8 +73,7 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
 def _in_memory(contraction: Contraction) -> LibraryScheme | None:
     """The steps around a product of matrices of terms; None where terms in memory are not for the contraction."""
     scheme = scheme_of(contraction, "cuda", terms=True)
-    frame, roles = Frame.whole(contraction), scheme.roles
-    long = any(frame.size(group) >= LONGEST for group in (roles.batch, roles.m, roles.n, roles.k))
+    long = library.is_long(scheme, Frame.whole(contraction))
     return scheme if scheme.types.way == "split" and not long else None
 
 

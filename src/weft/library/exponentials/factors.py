@@ -117,21 +117,17 @@ def one_row(x, to, columns, high, low, rate, kind):
     # the largest value of a row along k, and how far the others reach below it
     whole_vectors()
     lanes = min({lanes}, columns)
-    near = x != to and abs(rate * load(x, 0)) <= NEAR
-    begin(high, low, {lanes})
-    for p in range(0, columns, lanes):
-        if near:
-            guess(x + p * {size}, to + p * {size}, high, low, rate, min(lanes, columns - p))
-        else:
-            look(x + p * {size}, high, low, rate, min(lanes, columns - p))
-    top, least = largest(high, {lanes}, kind), smallest(low, {lanes}, kind)
-    if near and is_near(top, least):
-        return {kind}(0.0), -least
-    if near:
+    if x != to and abs(rate * load(x, 0)) <= NEAR:
         begin(high, low, {lanes})
         for p in range(0, columns, lanes):
-            look(x + p * {size}, high, low, rate, min(lanes, columns - p))
+            guess(x + p * {size}, to + p * {size}, high, low, rate, min(lanes, columns - p))
         top, least = largest(high, {lanes}, kind), smallest(low, {lanes}, kind)
+        if is_near(top, least):
+            return {kind}(0.0), -least
+    begin(high, low, {lanes})
+    for p in range(0, columns, lanes):
+        look(x + p * {size}, high, low, rate, min(lanes, columns - p))
+    top, least = largest(high, {lanes}, kind), smallest(low, {lanes}, kind)
     finish(x, to, {kind}(0.0) if top == NOTHING else top, rate, columns)
     return top, span(top, least)
 
@@ -141,19 +137,19 @@ def one_stripe(source, table, first, rows, x_step, target, to_step, tops, count,
     # the same of columns side by side, whose rows are along k
     whole_vectors()
     start = source + load_word(table + 8 * first) + x_step
-    near, reach = source != target and abs(rate * load(start, 0)) <= NEAR, {kind}(0.0)
-    if near:
+    near, reach = True, {kind}(0.0)
+    if source != target and abs(rate * load(start, 0)) <= NEAR:
         begin(high, low, count)
         for row in range(first, first + rows):
             x, to = source + load_word(table + 8 * row) + x_step, target + row * to_step + x_step
             guess(x, to, high, low, rate, count)
         for j in range(count):
             near = near and is_near(load(high, j), load(low, j))
-    if near:
-        for j in range(count):
-            store(tops, j, {kind}(0.0))
-            reach = max(reach, -load(low, j))
-        return reach
+        if near:
+            for j in range(count):
+                store(tops, j, {kind}(0.0))
+                reach = max(reach, -load(low, j))
+            return reach
     begin(high, low, count)
     for row in range(first, first + rows):
         look(source + load_word(table + 8 * row) + x_step, high, low, rate, count)

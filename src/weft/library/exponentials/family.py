@@ -11,8 +11,6 @@ import math
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -56,18 +54,6 @@ class ExponentialsSchedule:
         return f"exponentials of A and B, {self.product.best.schedule}; logarithms; sums out of range by gett"
 
 
-class _ExponentialsCost(NamedTuple):
-    call: float  # seconds of a call,
-    factor: float  # of four bytes of an exponential,
-    result: float  # and of a logarithm
-
-
-@lru_cache
-def _cost() -> _ExponentialsCost:
-    found = costs(NAME)
-    return _ExponentialsCost(*(found(name) for name in _ExponentialsCost._fields))
-
-
 def supports(contraction: Contraction, target: Target) -> str | None:
     """None, or one sentence that says why not."""
     if (fault := jit.fault_on(target)) is not None:
@@ -92,10 +78,10 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
 
 
 def predict(contraction: Contraction, schedule: ExponentialsSchedule, target: Target) -> float:
-    cost, item = _cost(), contraction.arithmetic.accumulate.itemsize / 4
+    cost, item = costs(NAME), contraction.arithmetic.accumulate.itemsize / 4
     batch, m, n, k = contraction.batch, contraction.m, contraction.n, contraction.k
-    passes = batch * item * (cost.factor * (m + n) * k + cost.result * m * n)
-    return cost.call + passes / schedule.threads + schedule.product.best.seconds
+    passes = batch * item * (cost("factor") * (m + n) * k + cost("result") * m * n)  # for four bytes of a value
+    return cost("call") + passes / schedule.threads + schedule.product.best.seconds
 
 
 def build(contraction: Contraction, schedule: ExponentialsSchedule, target: Target) -> Launch:
@@ -106,15 +92,13 @@ def product_of(contraction: Contraction) -> Contraction:
     """The product of the factors."""
     accumulate = contraction.arithmetic.accumulate
     a, b, d = [matrix_of(contraction, tensor).layout(accumulate) for tensor in (A, B, D)]
-    batch = contraction.batch > 1
-    modes = [Mode(("batch",), contraction.batch, Role.BATCH, Strides(a.strides[0], b.strides[0], 0, d.strides[0]))]
-    modes = modes if batch else []
-    modes += [
+    modes = (
+        Mode(("batch",), contraction.batch, Role.BATCH, Strides(a.strides[0], b.strides[0], 0, d.strides[0])),
         Mode(("m",), contraction.m, Role.M, Strides(a.strides[-2], 0, 0, d.strides[-2])),
         Mode(("n",), contraction.n, Role.N, Strides(0, b.strides[-1], 0, d.strides[-1])),
         Mode(("k",), contraction.k, Role.K, Strides(a.strides[-1], b.strides[-2], 0, 0)),
-    ]
-    return Contraction(tuple(modes), a, b, None, d, Arithmetic(accumulate, accumulate))
+    )
+    return Contraction(modes[contraction.batch <= 1 :], a, b, None, d, Arithmetic(accumulate, accumulate))
 
 
 def workspace_bytes(contraction: Contraction) -> int:
