@@ -51,7 +51,7 @@ class Backend:
 
 def link_compiled(cache: Path, kept: Path | None = None) -> None:
     """Let a cache of weft's have the functions that lie compiled in `kept`, those of these tests if None."""
-    kept = kept or jit.folder().parent
+    kept = kept or jit.folder()
     kept.mkdir(parents=True, exist_ok=True)
     cache.mkdir(parents=True, exist_ok=True)
     with suppress(FileExistsError):  # by another process, or it has its own

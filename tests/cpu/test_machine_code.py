@@ -368,14 +368,10 @@ def test_what_was_left_behind_is_removed_and_the_number_is_bounded(
     folder = tmp_path / "0123456789abcdef"
     monkeypatch.setattr(machine_code, "MOST", 10)
     monkeypatch.setattr(machine_code, "_OFTEN", 2)
-    for number in range(machine_code.STATES + 3):
-        former = tmp_path / f"{number:016x}"
-        CodeStore(former).save("a source", CODE)
-        os.utime(former, (number, number))
     left = folder / f"{'0' * 64}12345678.tmp"
     lock = left.with_suffix(".lock")
     foreign = folder / "mine.json"
-    left.parent.mkdir(parents=True)
+    folder.mkdir()
     for file in (left, lock, foreign):
         file.touch()
         os.utime(file, (0, 0))
@@ -386,4 +382,19 @@ def test_what_was_left_behind_is_removed_and_the_number_is_bounded(
     assert not left.exists()
     assert not lock.exists()
     assert foreign.exists()
-    assert len(list(tmp_path.iterdir())) <= machine_code.STATES + 1
+
+
+@pytest.mark.parametrize("what", ["numba", "sources"])
+def test_code_of_other_software_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    """What one version has compiled another one does not find, and leaves for it."""
+    store = CodeStore(tmp_path / "0123456789abcdef")
+    store.save("a source", CODE)
+    with monkeypatch.context() as patched:
+        if what == "numba":
+            patched.setattr(machine_code.metadata, "version", lambda name: "0.0")
+        else:
+            patched.setattr(machine_code, "sources_digest", lambda: "another")
+        machine_code._environment.cache_clear()
+        assert store.load("a source") is None
+    machine_code._environment.cache_clear()
+    assert store.load("a source") == CODE

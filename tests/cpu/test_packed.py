@@ -76,10 +76,10 @@ def shelf(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(jit, "_functions", {})
     monkeypatch.setattr(folders, "_told", set())
-    for known in (pack._opened, pack._tell, jit.folder):
+    for known in (pack._opened, pack._tell, jit.folder, machine_code._environment):
         known.cache_clear()
     yield tmp_path / f"{HOST.name}.pack"
-    for known in (pack._opened, pack._tell, jit.folder):
+    for known in (pack._opened, pack._tell, jit.folder, machine_code._environment):
         known.cache_clear()
 
 
@@ -126,7 +126,6 @@ def test_a_damaged_shelf_is_one_sentence_and_all_goes_on(
 def test_a_pack_of_another_version_is_never_used(shelf: Path, built: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     shelf.write_bytes(built)
     monkeypatch.setattr(machine_code, "sources_digest", lambda: "of other code")
-    jit.folder.cache_clear()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert called(times(3)) == 21

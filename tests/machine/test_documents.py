@@ -36,7 +36,6 @@ from weft.tune import cache as cache_files
 from weft.tune.candidates import Candidate, Journal
 
 H100 = TARGETS["sm_90"]
-SOFTWARE = "0123456789abcdef"
 CHANGED: tuple[Any, ...] = (
     None, True, -1, 0, -2.5, 1e308, 2**63, 10**400, "", "x", "../../x", "x" * 5000, "\ud800", [], {}, [None], {"a": 1},
     [[[]]], float("inf"), float("nan"),
@@ -219,7 +218,7 @@ def kept_cubins() -> Callable[[], bool]:
 
 
 def code() -> Callable[[], bool]:
-    kept = CodeStore(folder.cache_directory() / "cpu" / SOFTWARE)
+    kept = CodeStore(folder.cache_directory() / "cpu")
     kept.save("a source", MachineCode("entry", ("memcpy",), b"an object"))
 
     def read() -> bool:

@@ -16,6 +16,7 @@ import weft
 from weft.cpu import host
 from weft.cpu.gett import family as gett
 from weft.cpu.stream import family as stream
+from weft.cpu.stream.nest import nests
 from weft.library import family as library
 from weft.library import scheme
 from weft.library.exponentials import family as exponentials
@@ -27,6 +28,7 @@ pytest.importorskip("triton")
 
 SECTIONS = [(file.name, section) for file in sorted(SHIPPED.glob("*.json"))
             for section in json.loads(file.read_text())["sections"]]  # fmt: skip
+CPU = Target("cpu")
 CONTENT = json.loads((SHIPPED / FITTED_ON).read_text())
 
 
@@ -49,11 +51,31 @@ def test_every_constant_is_used(section: str) -> None:
     assert fitted(section).used == set(CONTENT["sections"][section]["values"])
 
 
+def _predict_with_kernels() -> None:
+    """Predict products with all that takes time, large and small sums, and passes in every order of modes."""
+    for equation, shapes, options in (
+        ("mk,kn->mn", ((99, 99), (99, 99)), {"a_fn": torch.relu, "c": torch.ones(99, 99)}),
+        ("mk,kn->mn", ((99, 99), (99, 99)), {"algebra": "log"}),
+        ("km,kn->nm", ((99, 3), (99, 33)), {}),
+        ("ab,b->a", ((999, 999), (999,)), {}),
+        ("abc,b->c", ((9, 9, 9), (9,)), {}),
+        ("ab,ab->ba", ((99, 99), (99, 99)), {}),
+        ("ab,c->acb", ((3999, 99), (99,)), {}),
+    ):
+        tensors = [torch.empty(1).expand(shape) if math.prod(shape) > 1e5 else torch.ones(shape) for shape in shapes]
+        contraction = weft.plan(equation, *tensors, backend="reference", **options).contraction
+        for family in (gett, stream):
+            for target in (Target("cpu"), Target("cpu", processors=4)) if not family.supports(contraction, CPU) else ():
+                (schedule,) = family.schedules(contraction, target).schedules
+                family.predict(contraction, schedule, target)
+        if stream.supports(contraction, CPU) is None:
+            for _, _, nest in nests(contraction):
+                stream.seconds(contraction, nest)
+
+
 @pytest.mark.parametrize("file", ["cpu-32.json", "cpu-64.json"])
 def test_every_constant_of_a_cpu_is_used(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "vector_bytes", lambda: int(file[4:6]))
-    for family in (gett, stream):
-        family._cost.cache_clear()
     monkeypatch.setattr(scheme, "multiplies_bytes", lambda: True)
     a = torch.ones(9, 9)
     whole = a.to(torch.int8)
@@ -69,13 +91,10 @@ def test_every_constant_of_a_cpu_is_used(file: str, monkeypatch: pytest.MonkeyPa
     contraction = weft.plan("mk,kn->mn", a, a, backend="reference", algebra="log").contraction
     product = SimpleNamespace(best=SimpleNamespace(seconds=1.0))
     exponentials.predict(contraction, exponentials.ExponentialsSchedule(product, 1, 0), Target("cpu"))  # type: ignore[arg-type]
-    gett._cost()
-    stream._cost()
+    _predict_with_kernels()
     for section, content in json.loads((SHIPPED / file).read_text())["sections"].items():
         alone = {name for name in content["values"] if name.startswith("alone_")}  # read of one file, whatever the host
         assert fitted(section, file).used | alone == set(content["values"]), section
-    for family in (gett, stream):
-        family._cost.cache_clear()
 
 
 @pytest.mark.parametrize(("file", "section"), SECTIONS)

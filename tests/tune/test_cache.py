@@ -27,7 +27,7 @@ def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     for room in module.ABOUT:
         if room != module.MACHINE_CODE:
             Store(room).save({"a": room}, {"text": room})
-    CodeStore(root / module.MACHINE_CODE / SOFTWARE).save("a source", MachineCode("entry", (), b"an object"))
+    CodeStore(root / module.MACHINE_CODE).save("a source", MachineCode("entry", (), b"an object"))
     return root
 
 
@@ -56,7 +56,7 @@ def test_all_is_listed_sound_and_removed(cache: Path) -> None:
 
 FOREIGN = (
     "notes.txt", "schedules/notes.json", "schedules/0123.json", "schedules/sub/" + "a" * 32 + ".json", "mine/x.json",
-    "mine/" + "a" * 32 + ".json", "cpu/" + "a" * 32 + ".json", "cpu/mine/" + "a" * 32 + ".json",
+    "mine/" + "a" * 32 + ".json", "cpu/" + "a" * 31 + ".json", "cpu/mine/" + "a" * 32 + ".json",
     f"cpu/{SOFTWARE}/mine.py", f"cpu/{SOFTWARE}/objects/mine.o", f"cpu/{SOFTWARE}/mine/" + "a" * 64 + ".o",
     "schedules/" + "a" * 32 + ".json.orig", "a" * 32 + ".json",
 )  # fmt: skip
@@ -73,6 +73,8 @@ def test_what_weft_did_not_make_stays(cache: Path) -> None:
 @pytest.mark.parametrize("place", ["room", "software", "file"])
 def test_links_are_not_followed(cache: Path, tmp_path: Path, place: str) -> None:
     elsewhere = tmp_path / "elsewhere"
+    (cache / "cpu" / SOFTWARE).mkdir()
+    (cache / "cpu" / SOFTWARE / f"{'a' * 32}.json").touch()
     linked = {
         "room": cache / "schedules", "software": cache / "cpu" / SOFTWARE,
         "file": next((cache / "schedules").iterdir()),
@@ -89,9 +91,9 @@ def test_files_of_earlier_versions_are_removed(cache: Path) -> None:
     former = cache / "cpu" / SOFTWARE
     name = f"weft_cpu_{'b' * 24}"
     code = f"__pycache__/{name}.entry-6.py311.nbi", f"__pycache__/{name}.entry-6.py311.1.nbc"
-    names = f"{name}.py", *code, f"objects/{'c' * 64}.o"
+    names = f"{name}.py", *code, f"objects/{'c' * 64}.o", f"{'d' * 32}.json"
     for folder in ("__pycache__", "objects"):
-        (former / folder).mkdir()
+        (former / folder).mkdir(parents=True)
     for each in names:
         (former / each).touch()
     assert command("verify").exit_code == 0

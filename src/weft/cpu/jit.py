@@ -2,20 +2,17 @@
 
 Each compiled function is a C callback, written as text. weft's own are built ahead and linked without numba. Others,
 and those that the pack lacks, are compiled in memory; their machine code is kept, and later processes link that (see
-`weft.cpu.machine_code`). The folder's name has the digest of the code that sources name and the versions of what
-compiles it.
+`weft.cpu.machine_code`).
 """
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
-from importlib import metadata
 from pathlib import Path
 from threading import RLock
 from typing import Any, NamedTuple
@@ -24,7 +21,7 @@ from weft.base.interpreter import turns_off
 from weft.base.log import log
 from weft.base.memory import has_room
 from weft.cpu.level import ROOM, need_room
-from weft.cpu.machine_code import CodeStore, MachineCode, from_pack, sources_digest
+from weft.cpu.machine_code import CodeStore, MachineCode, from_pack
 from weft.machine.store import cache_directory
 from weft.planner.schedule import Target
 
@@ -63,8 +60,7 @@ def turned_off() -> bool:
 @lru_cache
 def folder() -> Path:
     """The folder of compiled functions."""
-    software = f"{metadata.version('numba')} {metadata.version('llvmlite')} {sources_digest()}"
-    return cache_directory() / "cpu" / hashlib.sha256(software.encode()).hexdigest()[:16]
+    return cache_directory() / "cpu"
 
 
 @contextmanager
@@ -79,21 +75,25 @@ def collecting(address: int) -> Iterator[set[str]]:
         _collected = None
 
 
-def kernel_source(kernel: str, *values: str, words: str = "frame", types: Sequence[str] = ()) -> str:
-    """The source of a callback that is one of weft's kernels (module and name), of so many words.
+def compiled_kernel(kernel: str, *values: str | int, words: str = "frame") -> int:
+    """The address of one of weft's kernels (module and name), a callback of so many words.
 
-    `values`: what the kernel takes behind them to tell number types apart; they name these `types` of numba's.
+    `values`: what the kernel takes behind them to tell cases apart: numba's name of a number type, whose zero it is
+    given, or a place in a table of its own, which it knows by a tuple of so many numbers and one more.
     """
     module, _, name = kernel.rpartition(".")
-    return f"""\
+    types = dict.fromkeys("int8" if isinstance(value, int) else value for value in values)
+    given = (f"({'int8(0), ' * (value + 1)})" if isinstance(value, int) else f"{value}(0)" for value in values)
+    source = f"""\
 from numba import {", ".join(("cfunc", *types))}
 from {module} import {name}
 
 
 @cfunc("void({", ".join(["int64"] * len(words.split()))})", error_model="numpy")
 def entry({words}):
-    {name}({", ".join((words, *values))})
+    {name}({", ".join((words, *given))})
 """
+    return compiled(source, kernel=True)
 
 
 def compiled(source: str, *, kernel: bool = False) -> int:

@@ -10,13 +10,12 @@ that names what the code takes from elsewhere, then the object.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import platform
-import re
 from contextlib import AbstractContextManager
 from functools import lru_cache
+from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,9 +25,7 @@ from weft.machine.folder import Folder
 from weft.machine.store import Store, as_text, fields_of, from_text
 from weft.planner.keys import of_files
 
-MOST = 2048  # functions that are kept for one state of the software; what was longest unused goes first
-STATES = 8  # of the software that functions are kept for
-_SOFTWARE = re.compile(r"[0-9a-f]{16}")
+MOST = 4096  # functions that are kept; what was longest unused goes first
 _PATIENCE = 60.0  # seconds that another process may take to compile a function
 _OFTEN = 64  # functions that are written before the number is looked at again
 _written = 0
@@ -43,7 +40,7 @@ class MachineCode(NamedTuple):
 
 
 class CodeStore:
-    """Code under one folder, which stands for the software that it was made by."""
+    """Code in one folder, each with the software that it was made by."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -57,7 +54,6 @@ class CodeStore:
             code = fields_of(MachineCode, {**value, "content": from_text(value["content"])})
         except (KeyError, TypeError, ValueError):
             return None
-        Folder(self._folder.parent).touch(self._folder.name)
         self._store.touch(key)
         return code
 
@@ -67,40 +63,20 @@ class CodeStore:
 
     def save(self, source: str, code: MachineCode) -> None:
         """Keep the code of a source; a folder that cannot be written is a warning."""
-        self._store.save(_key(source), {**code._asdict(), "content": as_text(code.content)})
-        self._bound()
-
-    def _bound(self) -> None:
         global _written
+        self._store.save(_key(source), {**code._asdict(), "content": as_text(code.content)})
         _written += 1
         if _written % _OFTEN == 1:
             self._store.bound(MOST)
-            for other in sorted(self._others(), key=_age)[:-STATES]:
-                Store(other.name, other.parent).bound(0)
-                with contextlib.suppress(OSError):  # something else is stored there
-                    other.rmdir()
-
-    def _others(self) -> list[Path]:
-        """The folders of other states of the software; none where another user's may not be looked at."""
-        with contextlib.suppress(OSError):
-            found = [each for each in self._folder.parent.iterdir() if _SOFTWARE.fullmatch(each.name)]
-            return [each for each in found if each.is_dir()]
-        return []
-
-
-def _age(folder: Path) -> float:
-    with contextlib.suppress(OSError):
-        return folder.lstat().st_mtime
-    return 0.0
 
 
 def _key(source: str) -> dict[str, Any]:
-    return {"what": "machine code", "source": hashlib.sha256(source.encode()).hexdigest(), **_processor()}
+    return {"what": "machine code", "source": hashlib.sha256(source.encode()).hexdigest(), **_environment()}
 
 
 @lru_cache
-def _processor() -> dict[str, Any]:
-    """The host properties that machine code depends on, besides the software that the folder stands for."""
+def _environment() -> dict[str, Any]:
+    """The host's properties and the software that machine code depends on."""
     from llvmlite import binding
 
     chosen = [os.environ.get(name, "") for name in ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES")]
@@ -109,6 +85,8 @@ def _processor() -> dict[str, Any]:
         "processor": binding.get_host_cpu_name(),
         "features": hashlib.sha256("\n".join(features).encode()).hexdigest()[:16],
         "python": platform.python_version(),
+        "compiler": [metadata.version(name) for name in ("numba", "llvmlite")],
+        "code": sources_digest(),
     }
 
 

@@ -30,36 +30,22 @@ class Datasheet:
     vector: Mapping[str, float]  # FLOP/s outside the tensor cores
 
 
-_A100 = {
-    "float64": 19.5e12,
-    "float32": 19.5e12,
-    "tf32": 156e12,
-    "float16": 312e12,
-    "bfloat16": 312e12,
-    "int8": 624e12,
-}
+def _rates(double: float, single: float, tf32: float, half: float, byte: float) -> dict[str, float]:
+    """Rates of matrix products by their names."""
+    return {
+        "float64": double, "float32": single, "tf32": tf32, "float16": half, "bfloat16": half, "int8": byte,
+    }  # fmt: skip
+
+
+_A100 = _rates(19.5e12, 19.5e12, 156e12, 312e12, 624e12)
 _A100_VECTOR = {"float64": 9.7e12, "float32": 19.5e12, "float16": 78e12, "bfloat16": 39e12}
-_H100 = {
-    "float64": 66.9e12,
-    "float32": 66.9e12,
-    "tf32": 494.7e12,
-    "float16": 989.4e12,
-    "bfloat16": 989.4e12,
-    "int8": 1978.9e12,
-}
+_H100 = _rates(66.9e12, 66.9e12, 494.7e12, 989.4e12, 1978.9e12)
 _H100_VECTOR = {"float64": 33.5e12, "float32": 66.9e12, "float16": 133.8e12, "bfloat16": 133.8e12}
 _V100 = {"float64": 7.8e12, "float32": 15.7e12, "float16": 125e12}
 _V100_VECTOR = {"float64": 7.8e12, "float32": 15.7e12, "float16": 31.4e12}
 _2080_TI = {"float64": 0.42e12, "float32": 13.4e12, "float16": 53.8e12, "int8": 215.2e12}
 _2080_TI_VECTOR = {"float64": 0.42e12, "float32": 13.4e12, "float16": 26.9e12}
-_B200 = {
-    "float64": 37e12,
-    "float32": 75e12,
-    "tf32": 1125e12,
-    "float16": 2250e12,
-    "bfloat16": 2250e12,
-    "int8": 4500e12,
-}
+_B200 = _rates(37e12, 75e12, 1125e12, 2250e12, 4500e12)
 _B200_VECTOR = {"float64": 37e12, "float32": 75e12}
 
 
@@ -68,9 +54,9 @@ def _graphics(name: str, terabytes: float, teraflops: float, tensor: float = 2) 
     """An Ampere, Ada or Blackwell by its TFLOP/s of float32; tensor cores make `tensor` times as many of halves."""
     single = 1e12 * teraflops
     short = tensor * single
-    matrix = {"float64": single / 64, "float32": single, "tf32": short / 2, "float16": short, "bfloat16": short}
+    matrix = _rates(single / 64, single, short / 2, short, 8 * single)
     vector = {"float64": single / 64, "float32": single, "float16": single, "bfloat16": single}
-    return Datasheet(f"NVIDIA {name}", 1e12 * terabytes, {**matrix, "int8": 8 * single}, vector)
+    return Datasheet(f"NVIDIA {name}", 1e12 * terabytes, matrix, vector)
 
 
 A100_40GB = Datasheet("NVIDIA A100-SXM4-40GB", 1.555e12, _A100, _A100_VECTOR)

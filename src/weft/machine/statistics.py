@@ -24,32 +24,16 @@ class Summary:
 
     count: int
     median: float
-    mad: float  # median |sample - median|
-    sigma: float  # robust standard deviation, 1.4826 MAD
-    rrs: float  # relative robust spread, sigma / median
+    rrs: float  # relative robust spread: 1.4826 times the median |sample - median|, over the median
     low: float  # 95 % bootstrap interval of the median
     high: float
-    minimum: float
-    maximum: float
 
 
 def summarise(samples: Sequence[float], *, resamples: int = RESAMPLES, seed: int = 0) -> Summary:
     """Summarise at least one finite sample; the interval is the same for the same samples and `seed`."""
     values = _finite(samples)
-    median = float(np.median(values))
-    mad = float(np.median(np.abs(values - median)))
     low, high = percentile_interval(bootstrap_medians(samples, resamples=resamples, seed=seed))
-    return Summary(
-        count=values.size,
-        median=median,
-        mad=mad,
-        sigma=NORMAL_CONSISTENCY * mad,
-        rrs=relative_robust_spread(samples),
-        low=low,
-        high=high,
-        minimum=float(values.min()),
-        maximum=float(values.max()),
-    )
+    return Summary(values.size, float(np.median(values)), relative_robust_spread(samples), low, high)
 
 
 def relative_robust_spread(samples: Sequence[float]) -> float:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
+import multiprocessing
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from importlib import import_module
+from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING, NoReturn
 
 import torch
@@ -54,7 +58,7 @@ def _compiles_ahead(target: Target) -> bool:
     return target.kind == "cuda" and hasattr(os, "fork") and triton_fault() is None
 
 
-def _compiled_ahead(wanted: list[Trial], backend: str, target: Target) -> dict[Trial, int]:
+def _compiled_ahead(wanted: list[Trial], backend: str, target: Target) -> dict[Trial, BaseProcess]:
     """A process for each trial, and in it one for each kernel; what they compile is stored.
 
     Forked, as a new interpreter would import for longer than it compiles: this is for a process of weft's own, which
@@ -64,11 +68,12 @@ def _compiled_ahead(wanted: list[Trial], backend: str, target: Target) -> dict[T
         return {}
     for shared in ("triton.compiler", "weft.tune.compile_worker"):
         import_module(shared)  # once for all children
-    children = {}
-    for trial in wanted:
-        children[trial] = child = os.fork()
-        if child == 0:
-            _compile_and_leave(trial, backend, target)
+    forked = multiprocessing.get_context("fork").Process
+    children: dict[Trial, BaseProcess] = {
+        trial: forked(target=_compile_and_leave, args=(trial, backend, target)) for trial in wanted
+    }
+    for child in children.values():
+        child.start()
     return children
 
 
@@ -113,34 +118,25 @@ def _launches(trial: Trial, backend: str, target: Target) -> list[KernelLaunch]:
     return made
 
 
-def _as_compiled(wanted: list[Trial], compiling: dict[Trial, int]) -> Iterator[Trial]:
+def _as_compiled(wanted: list[Trial], compiling: dict[Trial, BaseProcess]) -> Iterator[Trial]:
     """Trials in the order in which their kernels are there; those that take too long, last. Empties `compiling`."""
     yield from (trial for trial in wanted if trial not in compiling)
     deadline = time.monotonic() + SECONDS
-    while compiling and time.monotonic() < deadline:
-        ready = [trial for trial, child in compiling.items() if _has_ended(child)]
-        for trial in ready:
-            del compiling[trial]
+    while compiling and (left := deadline - time.monotonic()) > 0:
+        ready = wait([child.sentinel for child in compiling.values()], left)
+        for trial in [trial for trial, child in compiling.items() if child.sentinel in ready]:
+            compiling.pop(trial).join()
             yield trial
-        if not ready:
-            time.sleep(0.002)
     while compiling:
         trial, child = compiling.popitem()
         _ended(child)
         yield trial
 
 
-def _has_ended(child: int) -> bool:
-    try:
-        return os.waitpid(child, os.WNOHANG) != (0, 0)
-    except ChildProcessError:  # somebody else has waited for it
-        return True
-
-
-def _ended(child: int) -> None:
+def _ended(child: BaseProcess) -> None:
     """End a child and those that it has started."""
-    with contextlib.suppress(OSError):
-        os.killpg(child, 9)
-    with contextlib.suppress(OSError):
-        os.kill(child, 9)
-        os.waitpid(child, 0)
+    assert child.pid is not None, "it was started"
+    with suppress(OSError):
+        os.killpg(child.pid, signal.SIGKILL)
+    child.kill()
+    child.join()

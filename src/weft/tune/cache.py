@@ -35,12 +35,14 @@ ABOUT = {
     "cpu": "machine code for the CPU",
     "jax": "handlers of JAX's custom calls",
 }
-MACHINE_CODE = "cpu"  # a room of folders, one for each state of the software
+MACHINE_CODE = "cpu"
 STAYING = (MACHINE_CODE, "cubins", "jax")  # code that is run as it is: not exported, and not taken from others
-_SOFTWARE = re.compile(r"[0-9a-f]{16}")
 _VALUE = re.compile(r"[0-9a-f]{32}(\.json|\.broken|\w{8}\.tmp)")
-_FORMER = re.compile(  # of earlier versions
-    r"weft_cpu_[0-9a-f]{24}(\w{8}\.tmp|\.py|\.[\w.-]+\.(pyc|nbi|nbc)[\w.-]*)|[0-9a-f]{64}(\.o|\w{8}\.tmp)"
+# Of earlier versions: folders of machine code, one for each state of the software, and what they held.
+_SOFTWARE = re.compile(r"[0-9a-f]{16}")
+_FORMER = re.compile(
+    rf"weft_cpu_[0-9a-f]{{24}}(\w{{8}}\.tmp|\.py|\.[\w.-]+\.(pyc|nbi|nbc)[\w.-]*)|[0-9a-f]{{64}}(\.o|\w{{8}}\.tmp)"
+    rf"|{_VALUE.pattern}"
 )
 
 
@@ -79,11 +81,8 @@ def entries(root: Path | None = None) -> Iterator[CacheEntry]:
     """Every file of weft's in the cache's rooms, readable or not."""
     root = root or cache_directory()
     for folder in _folders(root, ABOUT):
-        if folder.name != MACHINE_CODE:
-            yield from _values(folder.name, folder)
-            continue
-        for software in _folders(folder, _SOFTWARE):
-            yield from _values(MACHINE_CODE, software)
+        yield from _values(folder.name, folder)
+        for software in _folders(folder, _SOFTWARE) if folder.name == MACHINE_CODE else ():
             for former in (software, *_folders(software, ("__pycache__", "objects"))):
                 for file in _files(former, _FORMER):
                     yield CacheEntry(MACHINE_CODE, file, _size(file), None, None)

@@ -155,11 +155,9 @@ class Checker:
 
     def _at(self, numbers: torch.Tensor) -> torch.Tensor:
         """Coordinates of elements by their number, the last mode fastest."""
-        columns = []
-        for extent in reversed(self._extents):
-            columns.append(numbers % extent)
-            numbers = numbers // extent
-        return torch.stack(columns[::-1], dim=1) if columns else numbers.new_zeros(len(numbers), 0)
+        if not self._extents:
+            return numbers.new_zeros(len(numbers), 0)
+        return torch.stack(torch.unravel_index(numbers, self._extents), dim=1)
 
     def _numbers(self, coordinates: torch.Tensor) -> torch.Tensor:
         number = coordinates.new_zeros(len(coordinates))

@@ -168,13 +168,8 @@ class TravellingFunction(Pointwise):
     issue_slots = 0.0
     at_zero: float | None = None
 
-    def __init__(self, **fields: Any) -> None:
+    def __init__(self, fields: dict[str, Any]) -> None:
         vars(self).update(fields)
-
-    @classmethod
-    def of(cls, function: Pointwise) -> dict[str, Any]:
-        """The fields of a function that travel to another process."""
-        return {name: getattr(function, name) for name in _CARRIED}
 
     @property
     def jit(self) -> Any:
@@ -189,16 +184,12 @@ class TravellingFunction(Pointwise):
 _CARRIED = ("identity", "source", "inputs", "dtypes", "result", "flops", "elementary", "issue_slots", "at_zero")
 
 
-def _arrived(fields: dict[str, Any]) -> TravellingFunction:
-    return TravellingFunction(**fields)
-
-
 class _Pickler(pickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, Pointwise):
             if type(value).__name__ == "TritonFunction":
                 raise pickle.PicklingError("a Triton function may read globals of this process")
-            return _arrived, (TravellingFunction.of(value),)
+            return TravellingFunction, ({name: getattr(value, name) for name in _CARRIED},)
         if isinstance(value, ModuleType):  # a family
             return import_module, (value.__name__,)
         return NotImplemented

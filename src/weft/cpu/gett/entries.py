@@ -18,7 +18,7 @@ import torch
 
 from weft.cpu.gett.params import BLOCK_ROWS, OPERATIONS, Operation
 from weft.cpu.gett.stages import HEAD, memory_functions
-from weft.cpu.jit import compiled, kernel_source
+from weft.cpu.jit import compiled, compiled_kernel
 from weft.fn.algebra import TracedAlgebra
 from weft.fn.numba.writer import NumbaWriter
 from weft.fn.pointwise import inlined
@@ -26,39 +26,17 @@ from weft.fn.writer import Held
 from weft.planner.exponentials import Exponent, exponent_of
 from weft.spec.dtypes import dtype_name
 
-_MICRO = """\
-from numba import cfunc, int8, {kind}
-from weft.cpu.gett.micro_kernel import micro_kernel
-
-
-@cfunc("void(int64, int64, int64, int64, int64, int64, int64, int64, int64, int64)")
-def entry(k, rows, row_step, first, second, slot_step, start, to_first, to_second, to_rows):
-    micro_kernel(
-        k, rows, row_step, first, second, slot_step, start, to_first, to_second, to_rows, {kind}(0), ({operation})
-    )
-"""
-
-_SCAN = """\
-from numba import cfunc, {kind}
-from weft.cpu.gett.pack import special_{test}
-from weft.cpu.gett.vector import store_word
-
-
-@cfunc("void(int64, int64, int64)", error_model="numpy")
-def entry(values, count, found):
-    store_word(found, special_{test}(values, count, {kind}(0)))
-"""
-
 
 def macro_kernel(kind: str) -> int:
     """Address of the macro-kernel of a number type, by numba's name of it."""
-    return compiled(kernel_source("weft.cpu.gett.macro_kernel.run", f"{kind}(0)", types=(kind,)), kernel=True)
+    return compiled_kernel("weft.cpu.gett.macro_kernel.run", kind)
 
 
 def micro_kernel(kind: str, operation: Operation) -> int:
     """Address of a micro-kernel."""
+    words = "k, rows, row_step, first, second, slot_step, start, to_first, to_second, to_rows"
     place = OPERATIONS.index(operation)
-    return compiled(_MICRO.format(kind=kind, operation="int8(0), " * (place + 1)), kernel=True)
+    return compiled_kernel("weft.cpu.gett.micro_kernel.micro_kernel", kind, place, words=words)
 
 
 def scan(kind: str, operation: Operation | None) -> int:
@@ -69,7 +47,8 @@ def scan(kind: str, operation: Operation | None) -> int:
         ("add", "max"): "above", ("add", "min"): "below", ("mul", "max"): "infinite", ("max", "min"): "nan",
         ("min", "max"): "nan",
     }  # fmt: skip
-    return compiled(_SCAN.format(kind=kind, test=tests[operation.combine, operation.reduce]), kernel=True)
+    test = tests[operation.combine, operation.reduce]
+    return compiled_kernel(f"weft.cpu.gett.pack.special_{test}", kind, words="values, count, to")
 
 
 AT_ONCE = 4  # steps of k for one load and store of a sum
@@ -160,18 +139,8 @@ def source_of(algebra: TracedAlgebra, accumulate: torch.dtype, dtype: torch.dtyp
             step_one=one[1], **names,
         )  # fmt: skip
     size = (height + 1) * 128  # no vector is longer than 64 bytes
-    memory = memory_functions([body, _FRAME.format_map(_Named(kind))])
+    memory = memory_functions([body, _FRAME.replace("{kind}", kind)])
     return _FRAME.format(body=body, bytes=size, memory=memory, **names)
-
-
-class _Named(dict[str, Any]):
-    """Only the kind is filled in: for a look at what the frame loads and stores."""
-
-    def __init__(self, kind: str) -> None:
-        super().__init__(kind=kind)
-
-    def __missing__(self, key: str) -> str:
-        return ""
 
 
 def _steps(

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from functools import lru_cache, partial
-from typing import NamedTuple
+from functools import partial
 
 import torch
 
@@ -203,72 +202,64 @@ def _direct(contraction: Contraction, form: GettForm, rows: int, lanes: int, k: 
 WRITTEN = 6  # how much longer a step of a written micro-kernel takes: its sums are in the first cache
 
 
-class _GettCost(NamedTuple):
-    rate: dict[str, float]  # flops a second of one core, by numba's names of types; a multiply-add is two
-    exponential: dict[str, float]  # seconds of a pair of an algebra that adds exponentials
-    packed: float  # seconds for four bytes
-    stored: float
-    single: float  # of an item that no vector moves
-    tile: float  # seconds of a register block, besides its products
-    call: float
-    team: float  # of starting threads
-    stage: float  # seconds of one call of a stage, on a panel or a register block,
-    beside: float  # more for each tensor that one of a register block takes or yields alongside D,
-    converted: float  # and for each item of a panel
-    memory: float  # bytes a second of one core, of operands and results that are in no cache
-
-
-@lru_cache
-def _cost() -> _GettCost:
-    found = costs("gett")
-    tables = found.table("rate"), found.table("exponential")
-    return _GettCost(*tables, *(found(name) for name in _GettCost._fields[2:]))
+# Constants of the section "gett":
+#   rate                  flops a second of one core, by numba's names of types; a multiply-add is two
+#   exponential           seconds of a pair of an algebra that adds exponentials
+#   packed, stored        seconds for four bytes
+#   single                of an item that no vector moves
+#   tile                  of a register block, besides its products
+#   call, team            of a call; of starting threads
+#   stage, beside         of one call of a stage, on a panel or a register block; more for each tensor that one of a
+#                         register block takes or yields alongside D
+#   converted             and for each item of a panel
+#   memory                bytes a second of one core, of operands and results that are in no cache
 
 
 def predict(contraction: Contraction, schedule: CpuGettSchedule, target: Target) -> float:
     """Seconds on `target`."""
-    form, cost = form_of(contraction), _cost()
+    form, cost = form_of(contraction), costs(NAME)
     outer, rows, columns, k = form.axes.counts
     height, width = form.height, VECTORS * form.lanes
     rows, columns = -(-rows // height) * height, -(-columns // width) * width
-    products = 2 * outer * rows * columns * k / cost.rate[form.kind]
+    products = 2 * outer * rows * columns * k / cost.table("rate")[form.kind]
     if form.operation is None:
         algebra, accumulate = contraction.algebra, contraction.arithmetic.accumulate
         exponential = algebra is not None and exponent_of(algebra, accumulate) is not None
-        products = outer * rows * columns * k * cost.exponential[form.kind] if exponential else products * WRITTEN
+        pairs = outer * rows * columns * k
+        products = pairs * cost.table("exponential")[form.kind] if exponential else products * WRITTEN
     moved = outer * _moved(form, schedule, rows, columns)
-    tiles = outer * rows * columns / (height * width) * cost.tile
+    tiles = outer * rows * columns / (height * width) * cost("tile")
     tiles += _stages(contraction, form, outer * rows * columns // (height * width))
-    team = cost.team if schedule.threads > 1 else 0.0
+    team = cost("team") if schedule.threads > 1 else 0.0
     read = contraction.m * contraction.k * contraction.a.dtype.itemsize
     read += contraction.n * contraction.k * contraction.b.dtype.itemsize
     touched = outer * (read + contraction.m * contraction.n * contraction.d.dtype.itemsize)
-    busy = max(products + moved + tiles, touched / cost.memory)
-    return cost.call + team + busy / schedule.threads
+    busy = max(products + moved + tiles, touched / cost("memory"))
+    return cost("call") + team + busy / schedule.threads
 
 
 def _moved(form: GettForm, schedule: CpuGettSchedule, rows: int, columns: int) -> float:
     """Seconds in which operands are packed and sums stored, by vectors or item by item."""
-    cost, k = _cost(), form.axes.counts[3]
-    packed, stored = cost.packed * form.item / 4, cost.stored * form.item / 4
+    cost, k = costs(NAME), form.axes.counts[3]
+    packed, stored = cost("packed") * form.item / 4, cost("stored") * form.item / 4
     reads, writes = one_by_one(form.axes, form.lanes, form.item)
     row_direct, slot_direct = schedule.direct
     return (
-        rows * columns * (cost.single if writes else stored)
+        rows * columns * (cost("single") if writes else stored)
         + (0 if row_direct else rows * k * packed)
-        + (0 if slot_direct else columns * k * (cost.single if reads else packed))
+        + (0 if slot_direct else columns * k * (cost("single") if reads else packed))
     )
 
 
 def _stages(contraction: Contraction, form: GettForm, blocks: int) -> float:
     """Seconds that stages take besides what they compute."""
-    cost, seconds = _cost(), 0.0
+    cost, seconds = costs(NAME), 0.0
     sides = ((contraction.a, contraction.a_fn, contraction.m), (contraction.b, contraction.b_fn, contraction.n))
     for layout, function, extent in sides:
         if function is not None or (layout.dtype != form.dtype and not form.real_parts):
             alone = 2 if layout.dtype.itemsize != form.item else 1  # items of another size are gathered one by one
-            seconds += contraction.batch * (cost.stage + alone * extent * contraction.k * cost.converted)
+            seconds += contraction.batch * (cost("stage") + alone * extent * contraction.k * cost("converted"))
     if contraction.epilogue is not None or contraction.c is not None:
         others = len(contraction.epilogue_args) + len(contraction.outputs) + (contraction.c is not None)
-        seconds += blocks * (cost.stage + others * cost.beside)
+        seconds += blocks * (cost("stage") + others * cost("beside"))
     return seconds

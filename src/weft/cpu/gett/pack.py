@@ -39,15 +39,15 @@ def load_value(typingctx: Any, address: Any, kind: Any) -> Any:
 
 
 def _special(is_special):
-    """Whether there are values that need the exact micro-kernel."""
+    """Whether there are values that need the exact micro-kernel, to a word."""
     test = inline(is_special)
 
     @inner
-    def special(values, count, kind):
+    def special(values, count, to, kind):
         found = 0
         for i in range(count):
             found |= test(load_value(values + item_size(kind) * i, kind))
-        return found
+        store_word(to, found)
 
     return special
 
@@ -78,7 +78,7 @@ def pack_slots(source, to, lanes, flags, along, first, end, start, k, by_k, scra
                 store_word(scratch + 8 * i, source + load_word(mine + 8 * i))
                 store_word(scratch + 8 * (width + i), to + (at // VECTORS) * (pair * k) + (at % VECTORS) * vector)
             for p in range(k):
-                transpose(scratch, load_word(along + 8 * (start + p)), scratch + 8 * width, p * pair, kind)
+                transpose(load_word(along + 8 * (start + p)), scratch, p * pair, scratch + 8 * width, kind)
             s += width - 1
         elif flag & params.READ_CONTIGUOUS:
             at = source + load_word(mine)
@@ -109,7 +109,7 @@ def pack_slots(source, to, lanes, flags, along, first, end, start, k, by_k, scra
                 store_word(scratch + 8 * (width + i), i * pair)
             p = 0
             while True:
-                transpose(scratch, load_word(along + 8 * (start + p)), scratch + 8 * width, panel + p * pair, kind)
+                transpose(load_word(along + 8 * (start + p)), scratch, panel + p * pair, scratch + 8 * width, kind)
                 if p == k - width:
                     break
                 p = min(p + width, k - width)  # the last square overlaps the one before

@@ -7,7 +7,7 @@ loops around are written once and compiled for each type.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from llvmlite import ir
@@ -301,27 +301,55 @@ def _further(builder: Any, sign: str, x: Any, y: Any) -> Any:
 largest, smallest = _extreme(">"), _extreme("<")
 
 
-@intrinsic
-def transpose(typingctx: Any, sources: Any, offset: Any, targets: Any, step: Any, kind: Any) -> Any:
-    """A square of items: rows at `sources[i] + offset`, columns to `targets[i] + step`.
+def prefetched(builder: Any, address: Any) -> None:
+    """Have the cache line at an address fetched."""
+    pointer = BYTE.as_pointer()
+    shape = ir.FunctionType(ir.VoidType(), [pointer, HALF_WORD, HALF_WORD, HALF_WORD])
+    function = cgutils.get_or_insert_function(builder.module, shape, "llvm.prefetch.p0i8")
+    builder.call(function, [builder.inttoptr(address, pointer), *(ir.Constant(HALF_WORD, each) for each in (0, 3, 1))])
 
-    Both are addresses of words. Rows change places by halves, then by quarters: log2(lanes) shuffles for a vector.
-    """
 
-    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        sources, offset, targets, step, _ = args
-        found = KINDS[signature.args[4]]
-        rows = []
-        for i in range(found.lanes):
-            address = builder.add(builder.load(at(builder, builder.add(sources, word(8 * i)), WORD)), offset)
-            rows.append(builder.load(at(builder, address, found.vector)))
-            rows[-1].align = found.alignment
-        for i, column in enumerate(transposed(builder, rows, found)):
-            address = builder.add(builder.load(at(builder, builder.add(targets, word(8 * i)), WORD)), step)
-            builder.store(column, at(builder, address, found.vector)).align = found.alignment
-        return context.get_dummy_value()
+def stored(builder: Any, value: Any, address: Any, *, streamed: int) -> None:
+    """`streamed`: bytes of the vector, which begins at a multiple of them; 0 for an ordinary store."""
+    store = builder.store(value, at(builder, address, value.type))
+    store.align = streamed or 1
+    if streamed:
+        store.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(HALF_WORD, 1)]))
 
-    return types.void(types.int64, types.int64, types.int64, types.int64, kind), code
+
+def transposing(ahead: Mapping[int, int] | None = None, *, streamed: bool = False) -> Any:
+    """The transposition of a square; `ahead`: bytes that are prefetched along its rows, by the size of an item."""
+
+    @intrinsic
+    def transpose(typingctx: Any, source: Any, rows: Any, target: Any, columns: Any, kind: Any) -> Any:
+        """A square of items: rows at source + rows[i] become those at target + columns[i].
+
+        Rows change places by halves, then by quarters: log2(lanes) shuffles for a vector.
+        """
+
+        def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            source, rows, target, columns, _ = args
+            found = KINDS[signature.args[4]]
+            values = []
+            for i in range(found.lanes):
+                offset = builder.load(at(builder, builder.add(rows, word(8 * i)), WORD))
+                address = builder.add(source, offset)
+                values.append(builder.load(at(builder, address, found.vector)))
+                values[-1].align = 1
+                if ahead is not None:
+                    prefetched(builder, builder.add(address, word(ahead[found.size])))
+            for i, column in enumerate(transposed(builder, values, found)):
+                offset = builder.load(at(builder, builder.add(columns, word(8 * i)), WORD))
+                size = found.lanes * found.size if streamed else 0
+                stored(builder, column, builder.add(target, offset), streamed=size)
+            return context.get_dummy_value()
+
+        return types.void(types.int64, types.int64, types.int64, types.int64, kind), code
+
+    return transpose
+
+
+transpose = transposing()
 
 
 def transposed(builder: Any, rows: list[Any], kind: Kind) -> list[Any]:

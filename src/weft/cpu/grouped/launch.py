@@ -16,7 +16,7 @@ from weft.cpu.gett.params import Operation
 from weft.cpu.gett.stages import GettStage, StageSource, in_place, words_of
 from weft.cpu.grouped import params as at
 from weft.cpu.host import together
-from weft.cpu.jit import compiled, fault, kernel_source
+from weft.cpu.jit import compiled, compiled_kernel, fault
 from weft.fn import Pointwise
 from weft.fn.writer import Held
 from weft.spec.dtypes import dtype_name
@@ -54,7 +54,7 @@ def entry_of(dtype: torch.dtype, functions: Functions) -> _CompiledGroup:
         for place, function in enumerate(functions)
     ]
     return _CompiledGroup(
-        compiled(kernel_source("weft.cpu.grouped.kernel.run", f"{kind}(0)", types=(kind,)), kernel=True),
+        compiled_kernel("weft.cpu.grouped.kernel.run", kind),
         entries.micro_kernel(kind, _SUMS),
         tuple(stage.address for stage in found), tuple(words_of(stage.constants) for stage in found),
     )  # fmt: skip

@@ -18,14 +18,11 @@ from typing import Any
 import numba
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
 from numba.extending import intrinsic
 
 from weft.cpu.gett.vector import (
     BYTE,
-    HALF_WORD,
     KINDS,
-    WORD,
     Kind,
     allocate,
     at,
@@ -35,10 +32,11 @@ from weft.cpu.gett.vector import (
     item_size,
     lane_count,
     load_word,
+    prefetched,
     release,
     store_word,
-    transposed,
-    word,
+    stored,
+    transposing,
 )
 from weft.cpu.permute import params
 from weft.cpu.permute.params import LINE
@@ -58,57 +56,16 @@ for _place, (_size, _lanes) in enumerate(params.SHAPES):
 _1, _2, _4, _8, _16, _32, _64 = (_value(1, lanes) for lanes in (1, 2, 4, 8, 16, 32, 64))
 
 
-def _stored(builder: Any, value: Any, address: Any, kind: ir.Type, *, streamed: int) -> None:
-    """`streamed`: bytes of the vector, which begins at a multiple of them; 0 for an ordinary store."""
-    store = builder.store(value, at(builder, address, kind))
-    store.align = streamed or 1
-    if streamed:
-        store.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(HALF_WORD, 1)]))
-
-
-def _prefetched(builder: Any, address: Any) -> None:
-    pointer = BYTE.as_pointer()
-    shape = ir.FunctionType(ir.VoidType(), [pointer, HALF_WORD, HALF_WORD, HALF_WORD])
-    function = cgutils.get_or_insert_function(builder.module, shape, "llvm.prefetch.p0i8")
-    builder.call(function, [builder.inttoptr(address, pointer), *(ir.Constant(HALF_WORD, each) for each in (0, 3, 1))])
-
-
 @intrinsic
 def prefetch(typingctx: Any, address: Any) -> Any:
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        _prefetched(builder, args[0])
+        prefetched(builder, args[0])
         return context.get_dummy_value()
 
     return types.void(types.int64), code
 
 
-def _transpose(*, streamed: bool) -> Any:
-    @intrinsic
-    def transpose(typingctx: Any, source: Any, rows: Any, target: Any, columns: Any, kind: Any) -> Any:
-        """A square of items: rows at source + rows[i] become those at target + columns[i]."""
-
-        def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            source, rows, target, columns, _ = args
-            found = KINDS[signature.args[4]]
-            values = []
-            for i in range(found.lanes):
-                offset = builder.load(at(builder, builder.add(rows, word(8 * i)), WORD))
-                address = builder.add(source, offset)
-                values.append(builder.load(at(builder, address, found.vector)))
-                values[-1].align = 1
-                _prefetched(builder, builder.add(address, word(AHEAD[found.size])))
-            for i, column in enumerate(transposed(builder, values, found)):
-                offset = builder.load(at(builder, builder.add(columns, word(8 * i)), WORD))
-                size = found.lanes * found.size if streamed else 0
-                _stored(builder, column, builder.add(target, offset), found.vector, streamed=size)
-            return context.get_dummy_value()
-
-        return types.void(types.int64, types.int64, types.int64, types.int64, kind), code
-
-    return transpose
-
-
-transpose_square, stream_square = _transpose(streamed=False), _transpose(streamed=True)
+transpose_square, stream_square = transposing(AHEAD), transposing(AHEAD, streamed=True)
 
 
 @intrinsic
@@ -117,7 +74,7 @@ def stream_line(typingctx: Any, to: Any, source: Any) -> Any:
         line = ir.VectorType(BYTE, LINE)
         value = builder.load(at(builder, args[1], line))
         value.align = 1
-        _stored(builder, value, args[0], line, streamed=LINE)
+        stored(builder, value, args[0], streamed=LINE)
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64), code

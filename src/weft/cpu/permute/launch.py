@@ -16,7 +16,7 @@ import torch
 from weft.cpu.gett.family import LOADABLE
 from weft.cpu.gett.stages import GettStage, Held, StageSource, function_fault, words_of
 from weft.cpu.host import HUGE, PlanWords, WordsLaunch, advise, reach, scalar_words, whole_lines
-from weft.cpu.jit import compiled, kernel_source
+from weft.cpu.jit import compiled, compiled_kernel
 from weft.cpu.level import vector_bytes
 from weft.cpu.permute import params
 from weft.cpu.permute.params import ALPHA, CONSTANTS, PLAN
@@ -87,17 +87,16 @@ def squares_of(size: int, side: int, *, streamed: bool = False) -> int:
     """Address of the kernel that transposes a tile in squares of so many items; narrower where vectors are."""
     side = min(side, max(vector_bytes() // size, 1))
     kernel = f"weft.cpu.permute.kernel.{'streamed_squares' if streamed else 'squares'}"
-    words = "x, rows, to, columns, p, q"
-    return compiled(kernel_source(kernel, params.number(size, side), words=words, types=("int8",)), kernel=True)
+    return compiled_kernel(kernel, params.SHAPES.index((size, side)), words="x, rows, to, columns, p, q")
 
 
 def cells_kernel() -> int:
     words = "x, p_x, q_x, to, p_to, q_to, p, q, size, streams"
-    return compiled(kernel_source("weft.cpu.permute.kernel.cells", words=words), kernel=True)
+    return compiled_kernel("weft.cpu.permute.kernel.cells", words=words)
 
 
 def tiles_kernel() -> int:
-    return compiled(kernel_source("weft.cpu.permute.kernel.run"), kernel=True)
+    return compiled_kernel("weft.cpu.permute.kernel.run")
 
 
 class CpuPermuteLaunch(WordsLaunch):

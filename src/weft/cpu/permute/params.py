@@ -24,25 +24,20 @@ CALL_WORDS = 9
     WORDS,
 ) = range(30)  # fmt: skip
 
-# The block of a transposition in place. Of square matrices tiles change places with their mirror images; panels of
-# others are transposed each; then their rows, vectors of H items, are moved along cycles.
+# The block of a transposition in place. Tiles of square matrices change places with their mirror images; panels of
+# other matrices are transposed each, then their rows, vectors of H items, are moved along cycles.
 (
-    BATCH, BATCH_STEP,  # matrices, and bytes from one to the next
-    HEIGHT, LAST_HEIGHT, PANELS, PANEL_STEP,  # rows of a panel, of the last one; how many; bytes from one to the next
-    WIDTH,  # columns; of a square matrix also its rows
+    BATCH_STEP,  # bytes from one matrix to the next
+    PAIRED,  # whether blocks are tiles of square matrices, which change places; else panels of whole rows
+    SIDE, LAST, SIDES,  # rows of a block, of the last one; how many make a side of the matrix
+    ACROSS,  # columns of a panel; of a tile at the most
     ROW_STEP, COLUMN_STEP, ITEM,  # bytes
-    SIDE, SIDES,  # of a tile, and tiles along a side: the last one is longer
     TURN, COPY, SCALE,  # kernels: of squares (0: there are none), of cells, a stage (0: no alpha)
-    VECTOR, VECTOR_ROWS, VECTOR_COLUMNS, PARTS,  # bytes of a vector, their layout, and the parts they are cut into
-    PLACE_TASKS, ROOM,  # tasks, and bytes of a thread's workspace
+    VECTOR, VECTOR_ROWS, VECTOR_COLUMNS,  # bytes of a vector, and how they lie
+    PLACE_TASKS, ROOM,  # tasks, of vectors as many as these are cut into; bytes of a thread's workspace
     PLACE_WORDS,
-) = range(22)  # fmt: skip
+) = range(18)  # fmt: skip
 
 LINE = 64  # bytes of one of the caches
-#: (bytes of an item, items of a vector); kernels know an entry by a tuple of so many numbers as it has place.
+#: (bytes of an item, items of a vector)
 SHAPES = tuple((size, lanes) for size in (1, 2, 4, 8, 16) for lanes in (1, 2, 4, 8, 16, 32, 64) if size * lanes <= LINE)
-
-
-def number(size: int, lanes: int) -> str:
-    """The value that tells an entry of `SHAPES`, as text."""
-    return f"({'int8(0), ' * (SHAPES.index((size, lanes)) + 1)})"

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from weft.cpu import jit
-from weft.cpu.host import scalar_words, together
+from weft.cpu.host import PlanWords, WordsLaunch, scalar_words
 from weft.cpu.permute import params as at
 from weft.cpu.permute.schedule import LINE, SMALL, SQUARES
 from weft.planner.schedule import Scalar
@@ -30,31 +30,18 @@ PANEL = 1 << 21  # bytes
 SIDE = 64  # of the tiles of square matrices
 LEAST = 128  # bytes of a vector: panels of wider matrices take more than PANEL
 
+KERNELS = ("blocks", "cycles")
 _Words = ctypes.c_int64 * at.CALL_WORDS
-KERNELS = ("pairs", "panels", "cycles")
+_UNSCALED = (0, 0, 0, 0)
 
 
 def square_(matrices: torch.Tensor, alpha: Scalar = 1) -> None:
     """Transpose square matrices (batch, n, n) in place, any strides, scaled by `alpha`."""
-    call = _square_call(matrices.shape, matrices.stride(), matrices.dtype, alpha)
+    call = _blocks(matrices.shape, matrices.stride(), matrices.dtype, alpha)
     if call is None:
         _by_way_of_a_copy(matrices, alpha)
     else:
         call(matrices.data_ptr())
-
-
-@lru_cache(maxsize=1024)
-def _square_call(shape: Sequence[int], strides: tuple[int, ...], dtype: torch.dtype, alpha: Scalar) -> _Call | None:
-    """The call that transposes square matrices of that layout; None where there is no kernel for them."""
-    if not _has_kernels(dtype, alpha):
-        return None
-    (batch, n, _), (_, row, column) = shape, strides
-    call = _Call(dtype, strides[0], math.prod(shape), alpha, min(n, SIDE), (max(row, column), min(row, column)))
-    sides = max(n // SIDE, 1)
-    most = n - SIDE * (sides - 1)
-    room = 2 * most * most * dtype.itemsize + 32 * most + 2 * LINE
-    words = {at.WIDTH: n, at.SIDE: SIDE, at.SIDES: sides, at.ROOM: room}
-    return call.of("pairs", words, batch * (sides * (sides + 1) // 2))
 
 
 def rectangular_(matrices: torch.Tensor, alpha: Scalar = 1) -> None:
@@ -86,65 +73,62 @@ def _has_kernels(dtype: torch.dtype, alpha: Scalar) -> bool:
 
 def kernel_of(name: str) -> int:
     """The address of one of `KERNELS`."""
-    return jit.compiled(jit.kernel_source(f"weft.cpu.permute.transpose_kernel.{name}"), kernel=True)
+    return jit.compiled_kernel(f"weft.cpu.permute.transpose_kernel.{name}")
 
 
-class _Call:
-    """A block of words for calls on matrices of one kind; they may run in several threads at once."""
+class _Call(WordsLaunch):
+    """A call of a kernel on matrices of one kind, wherever they are: so many bytes, shared out as so many tasks."""
 
-    def __init__(
-        self, dtype: torch.dtype, batch_step: int, elements: int, alpha: Scalar, shortest: int, steps: tuple[int, int]
-    ) -> None:
-        from weft.cpu.permute.launch import Values, cells_kernel, squares_of, stage
-
-        size = dtype.itemsize
-        self._words = np.zeros(at.PLACE_WORDS, np.int64)
-        self._bytes = elements * size
-        self._scalars = [0] * 4
-        if alpha != 1:
-            self._words[at.SCALE] = stage(Values(dtype, dtype, scaled=True)).address
-            self._scalars = [*scalar_words(alpha, 0, scaling_type(dtype, dtype))]
-        side = next((side for side in SQUARES[size] if side <= shortest), 0) if steps[1] == 1 else 0
-        self._words[at.TURN] = squares_of(size, side) if side else 0
-        self._words[at.COPY], self._words[at.ITEM] = cells_kernel(), size
-        self._words[at.BATCH_STEP] = batch_step * size
-        self._words[at.ROW_STEP], self._words[at.COLUMN_STEP] = steps[0] * size, steps[1] * size
-
-    def of(self, name: str, words: dict[int, int], tasks: int) -> _Call:
-        """This call of the kernel of that name."""
+    def __init__(self, name: str, size: int, tasks: int, words: dict[int, int], scalars: Sequence[int] = _UNSCALED):
+        super().__init__(kernel_of(name), tasks if 2 * size > SMALL else 1)
+        self._plan, self._scalars = PlanWords(at.PLACE_WORDS), scalars
         for place, value in words.items():
-            self._words[place] = value
-        self._words[at.PLACE_TASKS], self._tasks = tasks, tasks
-        self._plan, self._kernel = self._words.ctypes.data, kernel_of(name)
-        return self
+            self._plan.words[place] = value
+        self._plan.words[at.PLACE_TASKS] = tasks
 
     def __call__(self, address: int) -> None:
         """Run it on the matrices at an address."""
+        self.start(_Words(self._plan.address, 0, *self._scalars, address))
 
-        frame = _Words(self._plan, 0, *self._scalars, address)
-        together(self._kernel, frame, self._tasks if 2 * self._bytes > SMALL else 1)
+
+@lru_cache(maxsize=1024)
+def _blocks(
+    shape: Sequence[int], strides: tuple[int, ...], dtype: torch.dtype, alpha: Scalar, height: int = 0
+) -> _Call | None:
+    """The call that transposes matrices of that layout: each panel of `height` rows to what were its columns, or
+    square ones by tiles where there is no height; None where there is no kernel for them."""
+    if not _has_kernels(dtype, alpha):
+        return None
+    from weft.cpu.permute.launch import Values, cells_kernel, squares_of, stage
+
+    (batch, rows, across), size, paired = shape, dtype.itemsize, not height
+    if paired:
+        height, sides = min(SIDE, rows), max(rows // SIDE, 1)
+        last = across = rows - height * (sides - 1)
+        step, row_step = sorted(strides[1:])
+    else:
+        sides = -(-rows // height)
+        last = rows - height * (sides - 1)
+        step, row_step = strides[2], across * strides[2]
+    most = max(height, last)
+    side = next((side for side in SQUARES[size] if side <= min(height, last, across)), 0) if step == 1 else 0
+    room = (1 + paired) * most * across * size + 16 * (most + across) + 8 * max(most, across) + 2 * LINE
+    words = {
+        at.PAIRED: paired, at.SIDE: height, at.LAST: last, at.SIDES: sides, at.ACROSS: across, at.ROOM: room,
+        at.BATCH_STEP: strides[0] * size, at.ROW_STEP: row_step * size, at.COLUMN_STEP: step * size, at.ITEM: size,
+        at.TURN: squares_of(size, side) if side else 0, at.COPY: cells_kernel(),
+        at.SCALE: stage(Values(dtype, dtype, scaled=True)).address if alpha != 1 else 0,
+    }  # fmt: skip
+    scalars = scalar_words(alpha, 0, scaling_type(dtype, dtype)) if alpha != 1 else _UNSCALED
+    tasks = batch * (sides * (sides + 1) // 2 if paired else sides)
+    return _Call("blocks", math.prod(shape) * size, tasks, words, scalars)
 
 
 def _panels(matrices: torch.Tensor, alpha: Scalar, height: int) -> None:
     """Each panel of `height` rows to what were its columns; the last panel may have fewer rows."""
-    _panels_call(matrices.shape, matrices.stride(), matrices.dtype, alpha, height)(matrices.data_ptr())
-
-
-@lru_cache(maxsize=1024)
-def _panels_call(
-    shape: Sequence[int], strides: tuple[int, ...], dtype: torch.dtype, alpha: Scalar, height: int
-) -> _Call:
-    """The call that transposes panels of matrices of that layout."""
-    (batch, rows, columns), size, step = shape, dtype.itemsize, strides[2]
-    count = -(-rows // height)
-    last = rows - (count - 1) * height
-    call = _Call(dtype, strides[0], math.prod(shape), alpha, min(last, columns), (columns * step, step))
-    room = height * columns * size + 24 * (height + columns) + 2 * LINE
-    words = {
-        at.HEIGHT: height, at.LAST_HEIGHT: last, at.PANELS: count, at.PANEL_STEP: height * columns * step * size,
-        at.WIDTH: columns, at.ROOM: room,
-    }  # fmt: skip
-    return call.of("panels", words, batch * count)
+    call = _blocks(matrices.shape, matrices.stride(), matrices.dtype, alpha, height)
+    assert call is not None, "there are kernels"
+    call(matrices.data_ptr())
 
 
 def _large(matrix: torch.Tensor, alpha: Scalar) -> None:
@@ -157,9 +141,9 @@ def _large(matrix: torch.Tensor, alpha: Scalar) -> None:
     if rows == long:
         _panels(matrix[None], alpha, height)
         _move_vectors(memory, height, count, short)
-        _insert(memory, short, count * height, left)
+        _slide(memory, short, count * height, left, insert=True)
         return
-    _extract(memory, short, count * height, left)
+    _slide(memory, short, count * height, left, insert=False)
     _move_vectors(memory, height, short, count)
     full = short * count * height
     _panels(memory[:full].view(count, short, height), alpha, short)
@@ -176,32 +160,25 @@ def _height(short: int, long: int, size: int) -> int:
 
 
 def _move_vectors(memory: torch.Tensor, height: int, rows: int, columns: int) -> None:
-    call = _Call(memory.dtype, 0, memory.numel(), 1, 0, (1, 1))
+    from weft.cpu.permute.launch import cells_kernel
+
     size = height * memory.itemsize
+    words = {at.COPY: cells_kernel(), at.VECTOR: size, at.VECTOR_ROWS: rows, at.VECTOR_COLUMNS: columns}
     parts = min(torch.get_num_threads(), max(size // LINE, 1))
-    words = {at.VECTOR: size, at.VECTOR_ROWS: rows, at.VECTOR_COLUMNS: columns, at.PARTS: parts}
-    call.of("cycles", words, parts)(memory.data_ptr())
+    _Call("cycles", memory.numel() * memory.itemsize, parts, words)(memory.data_ptr())
 
 
-def _insert(memory: torch.Tensor, short: int, body: int, tail: int) -> None:
-    """S bodies and behind them S tails -> each tail behind its body."""
-    if tail:
-        start, size = memory.data_ptr(), memory.itemsize
-        tails = memory[short * body :].clone()
-        for s in reversed(range(short)):
-            end = start + s * (body + tail) * size
-            ctypes.memmove(end, start + s * body * size, body * size)
-            ctypes.memmove(end + body * size, tails.data_ptr() + s * tail * size, tail * size)
-
-
-def _extract(memory: torch.Tensor, short: int, body: int, tail: int) -> None:
-    """The inverse: each tail behind its body -> S bodies and behind them S tails."""
-    if tail:
-        start, size = memory.data_ptr(), memory.itemsize
-        tails = memory.view(short, body + tail)[:, body:].contiguous()
-        for s in range(short):
-            ctypes.memmove(start + s * body * size, start + s * (body + tail) * size, body * size)
-        memory[short * body :].copy_(tails.view(-1))
+def _slide(memory: torch.Tensor, short: int, body: int, tail: int, *, insert: bool) -> None:
+    """Each of S tails, which stand behind S bodies, to behind its own; or the inverse."""
+    if not tail:
+        return
+    start, size = memory.data_ptr(), memory.itemsize
+    own, apart = memory.view(short, body + tail)[:, body:], memory[short * body :].view(short, tail)
+    tails = (apart if insert else own).clone()
+    for s in reversed(range(short)) if insert else range(short):
+        wide, narrow = start + s * (body + tail) * size, start + s * body * size
+        ctypes.memmove(*((wide, narrow) if insert else (narrow, wide)), body * size)
+    (own if insert else apart).copy_(tails)
 
 
 def _by_way_of_a_copy(matrices: torch.Tensor, alpha: Scalar) -> None:

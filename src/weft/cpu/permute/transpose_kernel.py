@@ -57,76 +57,53 @@ def written(plan, values, x, rows, columns, height, width, tables):
 
 
 @inner
-def pairs(frame):
-    """Square matrices: a tile and its mirror image are read, transposed and written in each other's place."""
+def blocks(frame):
+    """Tiles of square matrices to the places of their mirror images, or panels of whole rows to where they were."""
     plan = load_word(frame + 8 * at.PLAN)
     workspace = allocate(load_word(plan + 8 * at.ROOM) + LINE)
     pointers = (workspace + LINE - 1) // LINE * LINE
-    n, side, sides = load_word(plan + 8 * at.WIDTH), load_word(plan + 8 * at.SIDE), load_word(plan + 8 * at.SIDES)
-    most, item = n - side * (sides - 1), load_word(plan + 8 * at.ITEM)
+    side, sides, last = load_word(plan + 8 * at.SIDE), load_word(plan + 8 * at.SIDES), load_word(plan + 8 * at.LAST)
+    paired, across = load_word(plan + 8 * at.PAIRED), load_word(plan + 8 * at.ACROSS)
+    most, item = max(side, last), load_word(plan + 8 * at.ITEM)
     row_step, column_step = load_word(plan + 8 * at.ROW_STEP), load_word(plan + 8 * at.COLUMN_STEP)
-    rows, columns = pointers + LINE, pointers + LINE + 8 * most
-    tables, upper = columns + 8 * most, columns + 24 * most
-    lower = upper + most * most * item
+    rows, back = pointers + LINE, pointers + LINE + 8 * most
+    columns = back + 8 * across
+    tables = columns + 8 * max(most, across)
+    upper = (tables + 8 * (most + across) + LINE - 1) // LINE * LINE
+    lower = upper + most * across * item
     fill_table(rows, most, row_step)
-    fill_table(columns, most, column_step)
-    each = sides * (sides + 1) // 2
+    fill_table(back, across, row_step)
+    fill_table(columns, max(most, across), column_step)
+    each = sides * (sides + 1) // 2 if paired else sides
     while True:
         task = fetch_add(frame + 8 * at.COUNTER)
         if task >= load_word(plan + 8 * at.PLACE_TASKS):
             break
         matrix = task // each
         j, i = 0, task - matrix * each
-        while i > j:
+        while paired and i > j:
             i -= j + 1
             j += 1
         x = load_word(frame + 8 * at.X) + matrix * load_word(plan + 8 * at.BATCH_STEP)
-        height = most if i == sides - 1 else side
-        width = most if j == sides - 1 else side
-        above = x + i * side * row_step + j * side * column_step
-        below = x + j * side * row_step + i * side * column_step
+        height = last if i == sides - 1 else side
+        width = across
+        if paired and j < sides - 1:
+            width = side
+        above, below = x + i * side * row_step, x + j * side * row_step
+        if paired:
+            above, below = above + j * side * column_step, below + i * side * column_step
+        else:
+            below = above
+            fill_table(back, width, height * column_step)
         turned(plan, above, rows, columns, upper, height, width, tables)
         scaled(plan, frame, upper, height * width, pointers)
-        if i != j:
+        if above != below:
             turned(plan, below, rows, columns, lower, width, height, tables)
             scaled(plan, frame, lower, height * width, pointers)
             written(plan, lower, above, rows, columns, height, width, tables)
-        written(plan, upper, below, rows, columns, width, height, tables)
-    release(workspace)
-
-
-@inner
-def panels(frame):
-    """Panels of whole rows, each transposed in a buffer and written back where it was, its rows now columns."""
-    plan = load_word(frame + 8 * at.PLAN)
-    workspace = allocate(load_word(plan + 8 * at.ROOM) + LINE)
-    pointers = (workspace + LINE - 1) // LINE * LINE
-    width, item = load_word(plan + 8 * at.WIDTH), load_word(plan + 8 * at.ITEM)
-    count, step = load_word(plan + 8 * at.PANELS), load_word(plan + 8 * at.COLUMN_STEP)
-    most = max(load_word(plan + 8 * at.HEIGHT), load_word(plan + 8 * at.LAST_HEIGHT))
-    rows, columns = pointers + LINE, pointers + LINE + 8 * (most + width)
-    tables = columns + 8 * (most + width)
-    values = tables + 8 * (most + width)
-    fill_table(columns, most + width, step)
-    while True:
-        task = fetch_add(frame + 8 * at.COUNTER)
-        if task >= load_word(plan + 8 * at.PLACE_TASKS):
-            break
-        matrix = task // count
-        panel = task - matrix * count
-        x = load_word(frame + 8 * at.X) + matrix * load_word(plan + 8 * at.BATCH_STEP)
-        x += panel * load_word(plan + 8 * at.PANEL_STEP)
-        height = load_word(plan + 8 * (at.LAST_HEIGHT if panel == count - 1 else at.HEIGHT))
-        fill_table(rows, height, width * step)
-        turned(plan, x, rows, columns, values, height, width, tables)
-        scaled(plan, frame, values, height * width, pointers)
-        if step == item:
-            store_word(rows, 0)
-            copy = load_word(plan + 8 * at.COPY)
-            invoke(copy, (values, rows, rows, x, rows, rows, 1, 1, height * width * item, 0))
-        else:
-            fill_table(rows, width, height * step)
-            written(plan, values, x, rows, columns, width, height, tables)
+        if not paired and column_step == item:
+            height, width = height * width, 1
+        written(plan, upper, below, back, columns, width, height, tables)
     release(workspace)
 
 
@@ -140,7 +117,7 @@ def mark(bits, place):
 def cycles(frame):
     """Vectors of a rows x columns matrix of them to columns x rows; a task is a part of every vector."""
     plan = load_word(frame + 8 * at.PLAN)
-    size, parts = load_word(plan + 8 * at.VECTOR), load_word(plan + 8 * at.PARTS)
+    size, parts = load_word(plan + 8 * at.VECTOR), load_word(plan + 8 * at.PLACE_TASKS)
     rows, columns = load_word(plan + 8 * at.VECTOR_ROWS), load_word(plan + 8 * at.VECTOR_COLUMNS)
     copy = load_word(plan + 8 * at.COPY)
     words = (rows * columns + 63) // 64

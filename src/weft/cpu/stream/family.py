@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import permutations
-from typing import NamedTuple
 
 import torch
 
@@ -98,35 +97,24 @@ def best_schedule(contraction: Contraction, threads: int) -> StreamSchedule:
     return StreamSchedule(x, y, min(threads, nest.size), threads * room(nest, types_of(contraction)))
 
 
-class _StreamCost(NamedTuple):
-    call: float  # seconds
-    team: float  # of starting threads
-    block: float  # of a block of D,
-    tile: float  # of a tile,
-    row: float  # of a row of a tile
-    item: float  # of four bytes of a row
-    turned: float  # of four bytes that are transposed
-    single: float  # of an item that is read or written by itself
-    memory: float  # bytes a second of one core, from memory
-    near: float  # and from caches,
-    cache: float  # of so many bytes
-    writes: float  # how many times as long products take that are not summed
-
-
-@lru_cache
-def _cost() -> _StreamCost:
-    found = costs("stream")
-    return _StreamCost(*(found(name) for name in _StreamCost._fields))
+# Constants of the section "stream":
+#   call, team            seconds of a call; of starting threads
+#   block, tile, row      of a block of D, of a tile, and of a row of a tile
+#   item, turned          of four bytes of a row, and of four bytes that are transposed
+#   single                of an item that is read or written by itself
+#   memory, near, cache   bytes a second of one core, from memory, and from caches of so many bytes
+#   writes                how many times as long products take that are not summed
 
 
 def call_seconds(threads: int) -> float:
     """Seconds of a call besides its loops."""
-    return _cost().call + (_cost().team if threads > 1 else 0.0)
+    cost = costs(NAME)
+    return cost("call") + (cost("team") if threads > 1 else 0.0)
 
 
 def seconds(contraction: Contraction, nest: Nest) -> float:
     """Seconds of one thread that does it all."""
-    cost, types, (x, y) = _cost(), types_of(contraction), (nest.x, nest.y)
+    cost, types, (x, y) = costs(NAME), types_of(contraction), (nest.x, nest.y)
     products = math.prod(mode.extent for mode in contraction.modes)
     along, across = nest.pieces
     rows: float = products // x.extent * along
@@ -134,20 +122,20 @@ def seconds(contraction: Contraction, nest: Nest) -> float:
         rows = rows / min(4, y.extent)
     tiles = products // (x.extent * y.extent) * along * across
     held = max(types.operand_size, types.sum_size // 2)
-    busy = nest.size * cost.block + tiles * cost.tile + rows * cost.row + products * held / 4 * cost.item
+    busy = nest.size * cost("block") + tiles * cost("tile") + rows * cost("row") + products * held / 4 * cost("item")
     kept = contraction.batch * contraction.m * contraction.n
     for at, way in zip((2, 3), nest.ways, strict=False):
         if way != IN_PLACE:
             busy += products / (1 if y[at] else y.extent / across) * _packed(way, types.operand_size)
     if not nest.writes:
-        busy += kept * (cost.item + (_packed(nest.ways[2], types.result_size) if nest.ways[2] != IN_PLACE else 0.0))
+        busy += kept * (cost("item") + (_packed(nest.ways[2], types.result_size) if nest.ways[2] != IN_PLACE else 0.0))
     read = _read(_moved(nest, types))
     whole = max(busy, read) + (1 - _OVERLAP) * min(busy, read)
-    return whole if any(mode.role is Role.K for mode in contraction.modes) else whole * cost.writes
+    return whole if any(mode.role is Role.K for mode in contraction.modes) else whole * cost("writes")
 
 
 def _packed(way: int, size: int) -> float:
-    return _cost().turned * max(size / 4, 0.5) if way == SQUARES else _cost().single
+    return costs(NAME)("turned") * max(size / 4, 0.5) if way == SQUARES else costs(NAME)("single")
 
 
 def _moved(nest: Nest, types: StreamTypes) -> float:
@@ -161,7 +149,8 @@ def _moved(nest: Nest, types: StreamTypes) -> float:
 
 
 def _read(size: float) -> float:
-    return size / (_cost().memory if size > _cost().cache else _cost().near)
+    cost = costs(NAME)
+    return size / cost("memory" if size > cost("cache") else "near")
 
 
 def _run(nest: Nest, at: int) -> int:

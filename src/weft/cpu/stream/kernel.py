@@ -10,7 +10,7 @@ Sums are kept in a wider type, and what is added to them is the sum of a few row
 exact as sums by halves, and conversions cost little.
 
 The loops are written once: a type of elements is told by its place in `NAMES`, as the type of a tuple of so many
-numbers (see `marker`), and loads and stores go by it.
+numbers and one more (see `weft.cpu.jit.compiled_kernel`), and loads and stores go by it.
 """
 
 from __future__ import annotations

@@ -11,11 +11,10 @@ import numpy as np
 import torch
 
 from weft.cpu.host import HUGE, PlanWords, WordsLaunch, advise, reach, scalar_words
-from weft.cpu.jit import compiled, kernel_source
+from weft.cpu.jit import compiled_kernel
 from weft.cpu.permute.launch import squares_of
 from weft.cpu.stream import params as at
 from weft.cpu.stream.nest import Nest, StreamAxis, StreamSchedule, StreamTypes, nest_of, rooms, side_of, types_of
-from weft.cpu.stream.params import marker
 from weft.planner.schedule import AuxTensors, Scalar
 from weft.spec import Contraction
 
@@ -29,9 +28,8 @@ class StreamLaunch(WordsLaunch):
     def __init__(self, contraction: Contraction, schedule: StreamSchedule) -> None:
         types = types_of(contraction)
         self._nest = nest_of(contraction, types, schedule.x, schedule.y)
-        values = marker(types.operand), f"{types.held}(0)", marker(types.result)
-        source = kernel_source("weft.cpu.stream.kernel.run", *values, types=("int8", types.held))
-        super().__init__(compiled(source, kernel=True), schedule.threads)
+        values = at.NAMES.index(types.operand), types.held, at.NAMES.index(types.result)
+        super().__init__(compiled_kernel("weft.cpu.stream.kernel.run", *values), schedule.threads)
         self._dtype = contraction.arithmetic.accumulate
         self._size = reach(contraction.d)
         self._plain = StreamPlanWords(self._nest, types, schedule.threads)

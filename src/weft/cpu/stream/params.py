@@ -32,8 +32,3 @@ SIZES = {
     "int8": 1, "uint8": 1, "int16": 2,
 }  # fmt: skip
 NAMES = tuple(SIZES)
-
-
-def marker(name: str) -> str:
-    """The value that tells a type, as text."""
-    return f"({'int8(0), ' * (NAMES.index(name) + 1)})"
