@@ -22,7 +22,7 @@ from weft.networks.network import Network
 from weft.networks.public import einsum, network
 from weft.plans.keywords import refuse_unknown
 from weft.spec.arguments import reads
-from weft.spec.type_names import DTypeLike, read_dtype
+from weft.spec.dtypes import DTypeLike, read_dtype
 
 if TYPE_CHECKING:
     import cotengra as ctg

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from weft.planner import program
-from weft.planner.program import SLOT_A, SLOT_B, Placed, Program, ProgramStep, build, predict
+from weft.planner.program import SLOT_A, SLOT_B, Program, ProgramStep, RewrittenTensor, build, predict
 from weft.planner.schedule import Candidates, Target
 from weft.spec import Contraction, Role, Strides, canonical
 
@@ -90,7 +90,7 @@ def _has_single_operand_modes(contraction: Contraction, operand: int) -> bool:
     return any(mode.strides[operand] and not mode.strides[other] for mode in contraction.of_role(Role.K))
 
 
-def _sums(contraction: Contraction, operand: int, by_role: bool) -> Placed:
+def _sums(contraction: Contraction, operand: int, by_role: bool) -> RewrittenTensor:
     """Where an operand's sums go: in its own order, so that they are written as they are read, or by their roles, k
     innermost."""
     kept = [
@@ -99,10 +99,10 @@ def _sums(contraction: Contraction, operand: int, by_role: bool) -> Placed:
     ]  # fmt: skip
     if not by_role:
         kept.sort(key=lambda mode: -mode.strides[operand])
-    return Placed.row_major(kept, contraction.arithmetic.accumulate)
+    return RewrittenTensor.row_major(kept, contraction.arithmetic.accumulate)
 
 
-def _step(contraction: Contraction, operand: int, sums: Placed) -> Contraction:
+def _step(contraction: Contraction, operand: int, sums: RewrittenTensor) -> Contraction:
     """The sum of one operand over its single-operand modes."""
     own = {mode.labels: mode for mode in contraction.modes if mode.strides[operand]}
     kept = [own[labels] for labels in sums.strides]
@@ -115,7 +115,7 @@ def _step(contraction: Contraction, operand: int, sums: Placed) -> Contraction:
     return program.alone(contraction, operand, modes, sums.layout)
 
 
-def _product(contraction: Contraction, sums: Sequence[Placed | None]) -> Contraction:
+def _product(contraction: Contraction, sums: Sequence[RewrittenTensor | None]) -> Contraction:
     """The contraction that remains, with the sums in the operands' places; single-operand modes are summed by now."""
     left = program.of_placed(contraction, *sums)
     modes = [

@@ -134,14 +134,14 @@ def build(description: Description, program: Program, target: Target) -> Program
     return ProgramLaunch(program, target)
 
 
-class Placed(NamedTuple):
+class RewrittenTensor(NamedTuple):
     """A tensor in a rewritten contraction: how it lies, and its strides by the labels of modes."""
 
     layout: Layout
     strides: dict[tuple[Label, ...], int]
 
     @classmethod
-    def row_major(cls, modes: Sequence[Mode], dtype: torch.dtype) -> Placed:
+    def row_major(cls, modes: Sequence[Mode], dtype: torch.dtype) -> RewrittenTensor:
         layout = Layout.contiguous([mode.extent for mode in modes], dtype)
         return cls(layout, dict(zip([mode.labels for mode in modes], layout.strides, strict=True)))
 
@@ -161,7 +161,7 @@ def alone(contraction: Contraction, operand: int, modes: Sequence[Mode], d: Layo
     return canonical(replace(contraction, **plain | others))
 
 
-def of_placed(contraction: Contraction, *operands: Placed | None, **others: Any) -> Contraction:
+def of_placed(contraction: Contraction, *operands: RewrittenTensor | None, **others: Any) -> Contraction:
     """The contraction of A and B that lie elsewhere, all that is applied to them done; None for one that is not."""
     modes, changed = list(contraction.modes), others
     for at, operand in enumerate(operands):
@@ -174,7 +174,7 @@ def of_placed(contraction: Contraction, *operands: Placed | None, **others: Any)
     return replace(contraction, **{"modes": tuple(modes)} | changed)
 
 
-def with_aux(contraction: Contraction, at: int, *added: tuple[Aux, Placed]) -> Contraction:
+def with_aux(contraction: Contraction, at: int, *added: tuple[Aux, RewrittenTensor]) -> Contraction:
     """The contraction with further auxiliary operands, or results, before its own of this number."""
     modes = [
         mode._replace(strides=Strides(

@@ -209,7 +209,7 @@ class Plan(PlanBase, Generic[Returned]):
         return call._replace(c=c, alpha=alpha, beta=beta)
 
     def _without_products(self, call: Arguments) -> Results:
-        """What is summed over nothing is added to."""
+        """The addend alone, as A and B are summed over nothing."""
         if self._nothing is None:
             self._nothing = Plan(self._request.summed_over_nothing())
         x, y = (each.unsqueeze(-1)[..., :0] for each in call[:2])

@@ -132,7 +132,7 @@ class PermutePlan(PlanBase):
         return call._replace(c=c, alpha=alpha, beta=beta)
 
     def _without_products(self, call: Arguments) -> torch.Tensor:
-        """What is added is all there is."""
+        """The addend alone."""
         out: Any = new_tensor(self.shape, self.dtype, call.a.device) if call.out is None else call.out
         if call.c is None:
             found: torch.Tensor = out.zero_()

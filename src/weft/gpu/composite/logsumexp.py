@@ -18,7 +18,18 @@ from weft.fn.pointwise import RecordedFunction
 from weft.gpu.common.tiling import A, B
 from weft.planner import program
 from weft.planner.exponentials import least_sum
-from weft.planner.program import SLOT_A, SLOT_B, SLOT_D, Placed, Program, ProgramStep, Slot, SlotKind, build, predict
+from weft.planner.program import (
+    SLOT_A,
+    SLOT_B,
+    SLOT_D,
+    Program,
+    ProgramStep,
+    RewrittenTensor,
+    Slot,
+    SlotKind,
+    build,
+    predict,
+)
 from weft.planner.schedule import Candidates, Launch, Ranked, Target
 from weft.spec import Arithmetic, Aux, Contraction, Mode, Role, Strides, canonical
 
@@ -126,15 +137,15 @@ def with_marks(contraction: Contraction) -> Contraction:
     return program.with_aux(contraction, operand_count(contraction), _marks(contraction, "operand"))
 
 
-def _marks(contraction: Contraction, kind: Literal["operand", "output"]) -> tuple[Aux, Placed]:
+def _marks(contraction: Contraction, kind: Literal["operand", "output"]) -> tuple[Aux, RewrittenTensor]:
     marks = marks_of(contraction)
     return Aux(MARKS, kind, marks.layout, torch.bool), marks
 
 
-def marks_of(contraction: Contraction) -> Placed:
+def marks_of(contraction: Contraction) -> RewrittenTensor:
     """A mark for each element of D whose sum is out of range."""
     own = contraction.of_role(Role.BATCH, Role.M, Role.N)
-    return Placed.row_major(sorted(own, key=lambda mode: -mode.strides.d), torch.bool)
+    return RewrittenTensor.row_major(sorted(own, key=lambda mode: -mode.strides.d), torch.bool)
 
 
 def operand_count(contraction: Contraction) -> int:
@@ -150,14 +161,14 @@ def _own(contraction: Contraction, operand: int) -> list[Mode]:
     return sorted(own, key=lambda mode: (mode.role is Role.K, -order.get(mode, mode.strides[operand])))
 
 
-def _factors(contraction: Contraction, operand: int) -> Placed:
-    return Placed.row_major(_own(contraction, operand), contraction.arithmetic.accumulate)
+def _factors(contraction: Contraction, operand: int) -> RewrittenTensor:
+    return RewrittenTensor.row_major(_own(contraction, operand), contraction.arithmetic.accumulate)
 
 
-def _top(contraction: Contraction, operand: int) -> Placed:
+def _top(contraction: Contraction, operand: int) -> RewrittenTensor:
     """Where the largest values of an operand go."""
     kept = [mode for mode in _own(contraction, operand) if mode.role is not Role.K]
-    return Placed.row_major(kept, contraction.arithmetic.accumulate)
+    return RewrittenTensor.row_major(kept, contraction.arithmetic.accumulate)
 
 
 __all__ = ["NAME", "build", "predict", "schedules", "supports"]

@@ -133,7 +133,7 @@ def grouped_kernel(
     alpha: tl.int64,  # bits, see `scalar`
     beta: tl.int64,
     numbers,  # (tiles,)
-    FORM: tl.constexpr,  # launch.GroupForm
+    FORM: tl.constexpr,  # launch.GroupLayout
     TILE: tl.constexpr,  # m, n, k
     ADD: tl.constexpr,  # D = alpha * sum + beta * D, else D = alpha * sum
     FACTORS: tl.constexpr,  # whether sums are multiplied by the tables' factors
@@ -251,7 +251,7 @@ def grouped_complex_kernel(
     alpha: tl.int64,  # bits, see `scalar`
     beta: tl.int64,
     numbers,  # (tiles,)
-    FORM: tl.constexpr,  # launch.GroupForm, without lines
+    FORM: tl.constexpr,  # launch.GroupLayout, without lines
     TILE: tl.constexpr,  # m, n, k
     ADD: tl.constexpr,  # D = alpha * sum + beta * D, else D = alpha * sum
     FACTORS: tl.constexpr,  # whether sums are multiplied by the tables' factors

@@ -173,7 +173,7 @@ NO_LINES = (GroupLine(), GroupLine(), GroupLine())
 _SIDES = ((3, 1), (3, 2), (2, 1))  # of A, B and D
 
 
-class GroupForm(NamedTuple):
+class GroupLayout(NamedTuple):
     """The modes of the sides, and how A, B and D lie along them."""
 
     sides: tuple[int, ...]  # modes of batch, m, n, k
@@ -371,7 +371,7 @@ def _constants(kernel: GroupKernel, tile: GroupTile) -> tuple[Any, dict[str, Any
     """The kernel's function, and what is compiled into it."""
     arithmetic, split = real_arithmetic(kernel.arithmetic), kernel.is_complex
     a_fn, b_fn, epilogue = (each and (each.split_complex if split else each) for each in kernel.functions)
-    form = GroupForm(kernel.sides, *zip(*kernel.lines, strict=True))
+    form = GroupLayout(kernel.sides, *zip(*kernel.lines, strict=True))
     constants = {
         "FORM": form, "TILE": tile[:3], "ADD": kernel.add, "FACTORS": kernel.factors, "A_FN": a_fn, "B_FN": b_fn,
         "EPILOGUE": epilogue, "PRODUCT": TRITON_TYPES[arithmetic.product],
