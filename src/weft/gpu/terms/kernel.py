@@ -60,7 +60,7 @@ def term_producer(
             for i in gl.static_range(COUNT):
                 at = i * STAGES + stage
                 pipeline.load_a(a[i], a_tiles, at, bar, tile, first_step + step, PARAMS)
-                pipeline.load_b((b[i], b[i]), (b_tiles, b_tiles), at, bar, tile, first_step + step, PARAMS)
+                pipeline.load_b((b[i],), (b_tiles,), at, bar, tile, first_step + step, PARAMS)
             stage, phase = pipeline.next_stage(stage, phase, STAGES)
 
 
@@ -125,7 +125,6 @@ def term_consumer(
     PART: gl.constexpr = PARAMS.accumulators[CONSUMER][0]
     RUN: gl.constexpr = TERMS.run
     LAYOUT: gl.constexpr = pipeline.sums_layout(CONSUMER_WARPS, PART.n.tile, TMA.product_bits)
-    BUFFER: gl.constexpr = CONSUMER * PARAMS.consumers.buffers
     stage = gl.to_tensor(0)
     phase = gl.to_tensor(0)
     first, end, STRIDE = pipeline.work_range(number, PARAMS)
@@ -137,7 +136,7 @@ def term_consumer(
         small = gl.full([PART.m.tile, PART.n.tile], 0, OP.accumulate, LAYOUT)
         for done in range(0, steps, RUN):
             # (3.2, 3.3, 3.4) Multiply, step by step; then add the run.
-            run = pipeline.accumulator(PART.m.tile, PART.n.tile, OP.accumulate, LAYOUT)
+            run = pipeline.accumulator(PART.m.tile, PART.n.tile, PARAMS, OP.accumulate)
             state = (stage, phase, run, hopper.warpgroup_mma_init(small))
             count = gl.minimum(steps - done, RUN)
             stage, phase, run, small = add_run(tiles, bars, count, state, PARAMS, CONSUMER, TERMS)
@@ -149,7 +148,7 @@ def term_consumer(
 
         # (3.6) Store the partial, or finish the output tile.
         partial = split * TMA.blocks + output_tile
-        store_tile(hopper.warpgroup_mma_init(total), results, staging, BUFFER, partial, tile, PARAMS, PART, OP)
+        store_tile(hopper.warpgroup_mma_init(total), results, staging, CONSUMER, partial, tile, PARAMS, PART, OP)
     tma.store_wait(0)
 
 
@@ -171,7 +170,8 @@ def terms_kernel(
     TERMS: gl.constexpr,  # model.TermsParams
 ):
     TILES: gl.constexpr = TERMS.terms * PARAMS.stages
-    a_tiles, b_tiles, _rest, _map = pipeline.tile_memory(b0, b0, TILES, TILES, PARAMS, OP.product)
+    a_tiles, b_parts = pipeline.tile_memory(TILES, TILES, PARAMS, OP.product)
+    b_tiles = b_parts[0]
     staging = staging_memory(d, PARAMS)
     full = pipeline.barriers(PARAMS.stages, 1)
     empty = pipeline.barriers(PARAMS.stages, 2)  # by each consumer
