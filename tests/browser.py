@@ -10,9 +10,12 @@ import select
 import shutil
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+
+import pytest
 
 PATIENCE = 30.0  # seconds for one answer
 
@@ -143,3 +146,13 @@ class Browser:
             self.messages.append(about["entry"]["text"])
         elif method == "Runtime.consoleAPICalled" and about["type"] in ("error", "warning", "assert"):
             self.messages.append(str(about["args"]))
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """A browser for the tests of a module, which has this fixture by its name."""
+    program = chromium()
+    if program is None:
+        pytest.skip("no Chromium on this machine (make test-all installs it)")
+    with Browser(program, tmp_path_factory.mktemp("user")) as started:
+        yield started

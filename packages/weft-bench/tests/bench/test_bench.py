@@ -12,12 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
+from bench.sides import have_ceilings
+from commands import told
 from support import own_cache
-from weft.cli.main import app
-from weft.machine import ceilings
-from weft.machine.ceilings import Ceilings
 from weft_bench.checking import ReferenceSlab
 from weft_bench.environment import missing
 from weft_bench.records import load, save
@@ -34,26 +32,14 @@ QUICK = ("--work", "1024", "--budget", "0", "--rrs", "1000", "--device", "cpu")
 
 
 @pytest.fixture(autouse=True)
-def quick_ceilings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Ceilings that stand ready: measuring takes seconds and is tested elsewhere."""
+def ready(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     own_cache(monkeypatch, tmp_path / "cache")
-    monkeypatch.setattr(ceilings, "_known", {})
-    measured = Ceilings("a CPU", "measured", 1e10, 1e10, 1e10, {"float16": 1e11, "float32": 1e11}, 1e-6, None, "", {})
-    monkeypatch.setattr(ceilings, "measure_ceilings", lambda *place, **how: measured)
-
-
-def weft(*arguments: str | Path) -> tuple[int, str]:
-    """Exit code and all that was written."""
-    done = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    if done.exception is not None and not isinstance(done.exception, SystemExit):
-        raise done.exception
-    return done.exit_code, done.output
+    have_ceilings(monkeypatch)
 
 
 def test_a_suite_from_end_to_end(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    code, said = weft("bench", "tccg", "--cases", "1,20-21", "--peers", "torch,numpy", "--out", out, *QUICK)
-    assert code == 0, said
+    said = told("bench", "tccg", "--cases", "1,20-21", "--peers", "torch,numpy", "--out", out, *QUICK)
     assert "tccg-21" in said
     assert "tccg.fp16_fp32.gm1_torch" in said
     run = load(out)
@@ -70,14 +56,12 @@ def test_a_suite_from_end_to_end(tmp_path: Path) -> None:
 
 
 def test_the_other_suites(tmp_path: Path) -> None:
-    code, said = weft("bench", "tccg-fusion", "--cases", "4", "--out", tmp_path / "f", "--peers", "torch", *QUICK)
-    assert code == 0, said
+    said = told("bench", "tccg-fusion", "--cases", "4", "--out", tmp_path / "f", "--peers", "torch", *QUICK)
     assert (tmp_path / "f" / "fusion.png").is_file()
     assert "fusion.geomean_over_plain" in said
-    code, said = weft(
+    said = told(
         "bench", "beyond", "--cases", "hadamard,fused-*", "--out", tmp_path / "b", "--peers", "ttgt", *QUICK
     )
-    assert code == 0, said
     run = load(tmp_path / "b")
     assert "no matrix product" in run.cases[0].results["ttgt"].cannot
     assert "beyond.gm1_ttgt" in said
@@ -92,35 +76,34 @@ def test_the_other_suites(tmp_path: Path) -> None:
     ],
 )
 def test_suites_of_matrices_and_moves(suite: str, cases: str, figure: str, tmp_path: Path) -> None:
-    code, said = weft("bench", suite, "--cases", cases, "--out", tmp_path, *QUICK)
-    assert code == 0, said
+    said = told("bench", suite, "--cases", cases, "--out", tmp_path, *QUICK)
     assert figure in said
     run = load(tmp_path)
     assert run.ended == "finished"
     assert all(case.measured("weft") for case in run.cases)
-    assert weft("report", "--summary", tmp_path, "--out", tmp_path / "summary.json")[0] == 0
+    told("report", "--summary", tmp_path, "--out", tmp_path / "summary.json")
     assert figure in json.loads((tmp_path / "summary.json").read_text())
+    (tmp_path / "index.html").unlink()
+    told("report", tmp_path)  # draws it anew
     assert (tmp_path / "index.html").is_file()
 
 
 def test_the_host_time_of_calls(tmp_path: Path) -> None:
-    code, said = weft("bench", "call", "--cases", "product", "--out", tmp_path, *QUICK)
-    assert code == 0, said
+    said = told("bench", "call", "--cases", "product", "--out", tmp_path, *QUICK)
     assert "call.host_us" in said
     run = load(tmp_path)
     assert run.host
     assert run.mode == "hot"
     assert run.contenders == ["weft", "weft-contract", "torch"]
     assert all(run.cases[0].measured(name) for name in run.contenders)
-    assert weft("report", "--summary", tmp_path, "--out", tmp_path / "summary.json")[0] == 0
+    told("report", "--summary", tmp_path, "--out", tmp_path / "summary.json")
     unit = json.loads((tmp_path / "summary.json").read_text())["call.host_us"]["unit"]
     assert unit.startswith("us (")
 
 
 def test_plans_of_the_model_alone_beside_the_tuned_ones(tmp_path: Path) -> None:
     out = ("--out", tmp_path)
-    code, said = weft("bench", "tccg", "--cases", "1,20", "--peers", "weft-model", "--dtypes", "fp32", *out, *QUICK)
-    assert code == 0, said
+    said = told("bench", "tccg", "--cases", "1,20", "--peers", "weft-model", "--dtypes", "fp32", *out, *QUICK)
     assert "tccg.fp32.untuned_vs_tuned" in said
     assert "gm1_weft-model" not in said
 
@@ -134,8 +117,7 @@ def test_a_wrong_result_fails_the_command(tmp_path: Path, monkeypatch: pytest.Mo
         return compare(self, d, stored)  # type: ignore[arg-type]
 
     monkeypatch.setattr(ReferenceSlab, "compare", off)
-    code, said = weft("bench", "tccg", "--cases", "1", "--peers", "torch", "--out", tmp_path, *QUICK)
-    assert code == 1
+    said = told("bench", "tccg", "--cases", "1", "--peers", "torch", "--out", tmp_path, *QUICK, code=1)
     assert "weft: wrong results: fp16_fp32 tccg-01 (" in said
     assert load(tmp_path).cases[0].results["weft"].samples == ()
     assert load(tmp_path).cases[0].measured("torch")
@@ -168,8 +150,7 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "index.html").is_file()
     assert "index.html" in output
     more = ("--peers", "weft,torch", "--out", tmp_path / "out", "--resume")
-    code, said = weft("bench", "tccg", "--cases", "1-12", *more, *QUICK)
-    assert code == 0, said
+    said = told("bench", "tccg", "--cases", "1-12", *more, *QUICK)
     assert "tccg-01" not in said.partition("fp16_fp16")[0]  # it was there
     run = load(tmp_path / "out")
     assert run.ended == "finished"
@@ -180,18 +161,15 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
 def test_a_run_to_go_on_with_begins_where_there_is_none(tmp_path: Path) -> None:
     asked = ("bench", "tccg", "--cases", "1", "--peers", "torch", "--out", tmp_path / "out", "--resume", *QUICK)
     for begun in (True, False):
-        code, said = weft(*asked)
-        assert code == 0, said
+        said = told(*asked)
         assert (" fp16_fp32 tccg-01 " in said.partition("figure")[0]) == begun
     assert len(load(tmp_path / "out").cases) == 2
 
 
 def test_lists() -> None:
-    code, said = weft("bench", "--list")
-    assert code == 0
+    said = told("bench", "--list")
     assert all(name in said for name in ("tccg", "tccg-fusion", "beyond", "192"))
-    code, said = weft("bench", "beyond", "--list")
-    assert code == 0
+    said = told("bench", "beyond", "--list")
     assert "hadamard" in said
     assert "abc,cab->abc" in said.replace("\n", "")
 
@@ -205,14 +183,16 @@ def test_lists() -> None:
         (("bench", "tccg", "--dtypes", "fp8"), "no number types are called 'fp8'"),
         (("bench", "tccg", "--device", "tpu"), "no device"),
         (("bench", "tccg", "--mode", "warm"), "neither cold nor hot"),
+        (("bench", "tccg", "--tune", "xx"), "tune='xx' is none of"),
+        (("bench", "tccg", "--cases", "5-1"), "'5-1' in --cases ends before it begins"),
         (("report", "--summary", "."), "is no run of weft bench"),
     ],
 )
-def test_misuse_is_a_line_and_exit_code_2(arguments: tuple[str, ...], said: str) -> None:
-    code, output = weft(*arguments)
-    assert code == 2
+def test_misuse_is_a_line_and_exit_code_2(arguments: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    output = told(*arguments, "--out", tmp_path / "run", code=2)
     assert said in output
     assert output.startswith("weft: ")
+    assert not (tmp_path / "run").exists()
 
 
 DAMAGED = (b"", b"{", b"{}", b"[7]", b"3", b"null", b'{"cases": 1}', b'{"profiles": []}', b"\xff\x00", b"[" * 100_000)
@@ -236,8 +216,7 @@ def test_a_record_that_was_damaged_is_a_line(
 ) -> None:
     for content in DAMAGED:
         (tmp_path / file).write_bytes(content)
-        code, output = weft(*arguments, tmp_path)
-        assert code == 2, content[:20]
+        output = told(*arguments, tmp_path, code=2)
         assert output.count("\n") == 1
         assert said in output or "this version" in output
         assert (tmp_path / file).read_bytes() == content
@@ -245,38 +224,17 @@ def test_a_record_that_was_damaged_is_a_line(
 
 def test_two_runs_side_by_side(tmp_path: Path) -> None:
     for name in ("one", "two"):
-        code, said = weft("bench", "tccg", "--cases", "1", "--peers", "torch", "--out", tmp_path / name, *QUICK)
-        assert code == 0, said
+        said = told("bench", "tccg", "--cases", "1", "--peers", "torch", "--out", tmp_path / name, *QUICK)
     faster = load(tmp_path / "two")
     for case in faster.cases:
         result = case.results["weft"]
         result.samples = tuple(sample / 100 for sample in result.samples)
     save(faster, tmp_path / "two")
-    code, said = weft("report", tmp_path / "one", tmp_path / "two", "--out", tmp_path / "compared.html")
-    assert code == 0, said
+    said = told("report", tmp_path / "one", tmp_path / "two", "--out", tmp_path / "compared.html")
     assert "faster" in said
     assert "geometric mean" in (tmp_path / "compared.html").read_text()
-    code, said = weft("report", tmp_path / "one", tmp_path / "one")
-    assert code == 2
+    said = told("report", tmp_path / "one", tmp_path / "one", code=2)
     assert "named twice" in said
-
-
-def test_a_report_of_one_run_draws_it_anew(tmp_path: Path) -> None:
-    assert weft("bench", "tccg", "--cases", "1", "--peers", "torch", "--out", tmp_path, *QUICK)[0] == 0
-    (tmp_path / "index.html").unlink()
-    assert weft("report", tmp_path)[0] == 0
-    assert (tmp_path / "index.html").is_file()
-
-
-def test_the_summary(tmp_path: Path) -> None:
-    assert weft("bench", "tccg", "--cases", "1", "--peers", "torch", "--out", tmp_path, *QUICK)[0] == 0
-    code, said = weft("report", "--summary", tmp_path, "--out", tmp_path / "summary.json")
-    assert code == 0, said
-    content = json.loads((tmp_path / "summary.json").read_text())
-    entry = content["tccg.fp16_fp16.gm1_torch"]
-    assert entry.keys() == {"value", "low", "high", "unit", "commit", "date", "command"}
-    assert entry["low"] <= entry["value"] <= entry["high"]
-    assert entry["unit"].startswith("ratio (scaled cases")
 
 
 def runs_of_figures() -> dict[str, list[str]]:
@@ -287,8 +245,7 @@ def runs_of_figures() -> dict[str, list[str]]:
 
 @pytest.mark.parametrize("name", runs_of_figures())
 def test_every_figure_is_measured_by_a_command_that_there_is(name: str) -> None:
-    listed = CliRunner().invoke(app, ["bench", *runs_of_figures()[name], "--list"])
-    assert listed.exit_code == 0, listed.output
+    told("bench", *runs_of_figures()[name], "--list")
 
 
 def test_the_study_is_of_commands_that_there_are() -> None:
@@ -296,8 +253,7 @@ def test_the_study_is_of_commands_that_there_are() -> None:
     found = re.findall(r"^DO_(\S+)\s*:= (.+)$", text, re.MULTILINE)
     assert {name for name, _ in found} == {"tuning", "ladder", "micro", "scaling"}
     for _, arguments in found:
-        done = CliRunner().invoke(app, [*arguments.replace("$(RESULTS)", "out").split(), "--help"])
-        assert done.exit_code == 0, done.output
+        told(*arguments.replace("$(RESULTS)", "out").split(), "--help")
 
 
 def test_the_figures_that_are_quoted_are_those_that_are_measured() -> None:
@@ -311,17 +267,3 @@ def test_the_figures_that_are_quoted_are_those_that_are_measured() -> None:
         name: shlex.join(["python", "-m", "weft", "bench", *arguments]) for name, arguments in runs_of_figures().items()
     }
     assert {name: command.partition(" --out")[0] for name, command in runs.items()} == wanted
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--tune", "xx"], "tune='xx' is none of"),
-        (["--cases", "5-1"], "'5-1' in --cases ends before it begins"),
-    ],
-)
-def test_what_cannot_be_meant_is_refused(arguments: list[str], words: str, tmp_path: Path) -> None:
-    done = CliRunner().invoke(app, ["bench", "tccg", *QUICK, *arguments, "--out", str(tmp_path / "run")])
-    assert done.exit_code == 2, done.output
-    assert words in done.output
-    assert not (tmp_path / "run").exists()

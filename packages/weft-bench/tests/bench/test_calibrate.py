@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
+from commands import told
 from tune_problems import choice_of, described
 from weft.api.describe import TARGETS, choice_for, hypothetical
-from weft.cli.main import app
 from weft.cli.tuning import Job
 from weft.errors import UnsupportedError
 from weft.machine.store import Store
@@ -116,8 +116,6 @@ def test_numbers_that_make_no_sense_are_not_taken(damage) -> None:
 
 
 def test_kept_numbers_go_before_shipped_ones(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    import json
-
     values = TRUE.as_json()
     gathering = {"families": values.pop("families"), "values": {name: {"value": each} for name, each in values.items()}}
     (tmp_path / "h200.json").write_text(json.dumps({"device": "NVIDIA H200", "sections": {"gathering": gathering}}))
@@ -195,16 +193,14 @@ def test_numbers_of_other_models_are_fitted_anew(measuring: list[Sample], monkey
 def test_warm_fits_a_device_without_numbers(measuring: list[Sample], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("weft.api.describe.warm", lambda *_, **__: 7)
     monkeypatch.setattr("weft.planner.target.target_of", lambda *_: OTHER)
-    first, again = (CliRunner().invoke(app, ["warm"]) for _ in range(2))
-    assert "cost model of NVIDIA GH200 480GB, fitted to" in first.output
-    assert again.output.strip() == "7 kernels compiled"
+    assert "cost model of NVIDIA GH200 480GB, fitted to" in told("warm")
+    assert told("warm").strip() == "7 kernels compiled"
 
 
 def test_without_weft_bench_warm_says_what_fitting_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("weft.api.describe.warm", lambda *_, **__: 7)
     monkeypatch.setattr("weft.planner.target.target_of", lambda *_: OTHER)
     monkeypatch.setattr("weft.cli.main.found", lambda *_: None)
-    done = CliRunner().invoke(app, ["warm"])
-    assert done.exit_code == 0
-    assert "not fitted to NVIDIA GH200 480GB" in done.output
-    assert "pip install weft-bench" in done.output
+    said = told("warm")
+    assert "not fitted to NVIDIA GH200 480GB" in said
+    assert "pip install weft-bench" in said

@@ -1,4 +1,4 @@
-"""The suite `cascade`: every task at a size of milliseconds, computed by everybody who can, against float64."""
+"""The suites `cascade` and `small`: every task at a size of milliseconds, computed by everybody who can."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ import torch
 
 from weft_bench.cascades import CascadeProblem, by_rows, joined, parted
 from weft_bench.cases.cascades import CascadeCase, cascades
+from weft_bench.cases.small import SmallCase, small
 from weft_bench.peers.cascades import BlocksCascade, TorchAttention, TorchCascade, WeftCascade
+from weft_bench.peers.small import MadeOperator, TorchBatched, TorchLoop, WeftSmall
 from weft_bench.records import PEAK, CaseRecord, Result, Run
 from weft_bench.report.figures import figures, in_words
+from weft_bench.small import SmallCheck, SmallProblem
 from weft_bench.suites import entries
 
 CPU = torch.device("cpu")
@@ -93,3 +96,44 @@ def test_figures_are_of_each_case_and_memory_stands_beside_time() -> None:
         "cascade.decode-8192.vs_sdpa": 0.5, "cascade.decode-8192.bytes_over_sdpa": 0.25
     }  # fmt: skip
     assert all(in_words(name) for name in found)
+
+
+SMALL = (
+    SmallCase("equal", "grouped", "mk,kn->mn", ((3, 4, 5),) * 6),
+    SmallCase("mixed", "grouped", "mk,kn->mn", ((3, 4, 5), (1, 1, 1), (7, 2, 9))),
+    SmallCase("two-site", "two-site", "pq,bqc,cr->bpr", ((2, 3, 4, 5, 6),)),
+    SmallCase("operators", "operator-sum", "tLl,tSs,tRr,lsr->LSR", ((5, 3, 2, 4),)),
+    SmallCase("blocks", "blocks", "mk,kn->mn", ((2,), (5,), (1,), (3,))),
+    SmallCase("sweep", "dmrg", "sweep", ((6, 8),)),
+)
+
+
+@pytest.mark.parametrize("case", SMALL, ids=lambda case: case.name)
+def test_everybody_is_right_in_small_tasks(case: SmallCase) -> None:
+    problem = SmallProblem(case)
+    timed, checked = problem.inputs(CPU, 0), problem.inputs(CPU, 1)
+    check = problem.check(checked)
+    able = 0
+    for contender in (WeftSmall(), TorchLoop(), TorchBatched(), MadeOperator()):
+        prepared = contender.prepare(case, timed)
+        if isinstance(prepared, str):
+            assert contender.name in ("bmm", "operator")
+            continue
+        able += 1
+        assert check.error(prepared.ways[0].run) <= 1
+    assert able >= 2
+    assert problem.memory > 0
+
+
+def test_a_wrong_result_of_a_small_task_is_seen() -> None:
+    case = SMALL[1]
+    tensors = SmallProblem(case).inputs(CPU, 1)
+    with pytest.raises(AssertionError, match="further from the one"):
+        SmallCheck(case, tensors).error(lambda a, b, c, x, d: torch.zeros_like(d))
+
+
+def test_the_suites_have_the_tasks() -> None:
+    tasks = {"grouped", "two-site", "operator-sum", "blocks"}
+    assert {entry.group for entry in entries("small")} == tasks
+    assert {entry.group for entry in entries("small-call")} == tasks | {"dmrg"}
+    assert len({case.name for case in small(host=True)}) == len(small(host=True))

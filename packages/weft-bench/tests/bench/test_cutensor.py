@@ -1,29 +1,31 @@
-"""The cuTENSOR adapter against a strict stand-in of its C functions; against the real library where there is one."""
+"""The adapters of cuTENSOR and cuTensorNet against strict stand-ins of their C functions; on a GPU the real library."""
 
 import gc
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from bench.sides import CPU, tensors_of
 from fake_cutensor import FakeCutensor
+from fake_cutensornet import FakeCutensornet
 from weft.errors import UnsupportedError
 from weft.oracle.judgement import fill_unwritten
 from weft.testing import poisoned
 from weft_bench import cases
 from weft_bench.cases import Case, from_letters
+from weft_bench.cases.networks import NetworkCase, networks, shrunk_network
 from weft_bench.checking import reference_slabs
+from weft_bench.networks import NetworkProblem, NetworkTensors
 from weft_bench.peers import cutensor_library
 from weft_bench.peers.cutensor import Cutensor
+from weft_bench.peers.cutensor_ahead import compile_into, compile_kernels, meta_tensors
+from weft_bench.peers.cutensornet import CutensornetPeer, PreparedNetwork
 from weft_bench.peers.registry import Prepared, Tensors
 
 HALF, SINGLE, DOUBLE = torch.float16, torch.float32, torch.float64
-
-
-def tensors_of(case: Case, seed: int = 0) -> Tensors:
-    given = cases.operands(case, seed=seed)
-    return Tensors(*given, poisoned(case.d_shape, case.dtypes[2], layout=case.layouts[3]).tensor)
 
 
 def prepared(case: Case, fake: FakeCutensor | None = None, quick: bool = False) -> Prepared:
@@ -276,3 +278,125 @@ def test_the_real_library_computes_a_fused_product() -> None:
         fill_unwritten(tensors.d)
         for slab in reference_slabs(small, tensors):
             slab.compare(way.run(*tensors), found.stored)
+
+
+PLAIN = from_letters("plain", "mk,kn->mn", m=4, k=5, n=6, dtypes=(torch.float16, torch.float16, torch.float32))
+
+
+@pytest.fixture
+def _as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory of the CPU is aligned as memory of the GPU is, as far as the stand-in looks."""
+    monkeypatch.setattr("weft_bench.peers.cutensor._SURE_ALIGNMENT", {"cpu": 16, "meta": 16})
+
+
+@pytest.mark.usefixtures("_as_on_a_gpu")
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"a_fn": "relu", "b_fn": "relu", "epilogue": "relu"},
+        {"a_fn": "leaky_relu"},
+        {"dtypes": (torch.complex64,) * 3, "conjugate": (True, False)},
+        {"layouts": ("permuted", "contiguous", "contiguous", "permuted")},
+        {"add": True, "beta": 2.0},
+    ],
+)
+def test_what_was_compiled_elsewhere_is_found(change: dict, tmp_path: Path) -> None:
+    case = replace(PLAIN, **change)
+    there, here = FakeCutensor(), FakeCutensor()
+    compile_into(there.library, [case], tmp_path / "kernels")
+    assert there.compiled > 0
+    assert there.contractions == []
+    here.library.read_kernels(tmp_path / "kernels")
+    assert isinstance(Cutensor(here.library).prepare(case, tensors_of(case)), Prepared)
+    assert here.compiled == 0
+
+
+def test_without_it_kernels_are_compiled_where_they_are_needed() -> None:
+    here = FakeCutensor()
+    Cutensor(here.library).prepare(PLAIN, tensors_of(PLAIN))
+    assert here.compiled > 0
+
+
+def test_a_case_that_the_library_refuses_does_not_keep_the_others_from_it(tmp_path: Path) -> None:
+    integers = replace(PLAIN, dtypes=(torch.int8, torch.int8, torch.int32))
+    fake = FakeCutensor()
+    compile_into(fake.library, [integers, PLAIN], tmp_path / "kernels")
+    assert fake.compiled > 0
+    assert (tmp_path / "kernels").exists()
+
+
+def test_tensors_without_memory_lie_as_the_real_ones() -> None:
+    for case in (*cases.beyond(), *cases.tccg()):
+        small = cases.scaled(case, 1 << 10)
+        for unreal, real in zip(meta_tensors(small), tensors_of(small), strict=True):
+            assert (unreal is None) == (real is None), case
+            if real is not None:
+                assert (unreal.shape, unreal.stride(), unreal.dtype) == (real.shape, real.stride(), real.dtype), case
+                assert unreal.is_conj() == real.is_conj()
+
+
+def test_without_a_gpu_nothing_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weft_bench.peers.cutensor_library.load", pytest.fail)
+    compile_kernels([Cutensor()], [PLAIN] * 8, CPU, jobs=4)
+
+
+@pytest.mark.usefixtures("_as_on_a_gpu")
+def test_all_shares_arrive_and_one_that_fails_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads stand in for the processes, which need a GPU."""
+    here = FakeCutensor()
+    wide = [replace(PLAIN, name=str(n), shapes=((4, 5), (5, n))) for n in range(2, 8)]
+    elsewhere: list[FakeCutensor] = []
+
+    def share(given: list[Case], file: Path, device: torch.device, quick: bool) -> None:
+        if wide[1] in given:
+            raise RuntimeError("no room on the GPU")
+        elsewhere.append(FakeCutensor())
+        compile_into(elsewhere[-1].library, given, file, quick)
+
+    monkeypatch.setattr("weft_bench.peers.cutensor_ahead._processes", ThreadPoolExecutor)
+    monkeypatch.setattr("weft_bench.peers.cutensor_ahead._compile_share", share)
+    peer = Cutensor(here.library)
+    with pytest.warns(UserWarning, match="not all compiled ahead: RuntimeError: no room on the GPU"):
+        compile_kernels([object(), peer], [*wide, replace(wide[0], a_fn="relu")], torch.device("cuda"), jobs=3)
+    assert len(elsewhere) == 2
+    for at, case in enumerate(wide):
+        before = here.compiled
+        assert isinstance(peer.prepare(case, tensors_of(case)), Prepared)
+        assert (here.compiled > before) == (at % 3 == 1)
+
+
+def small_network(name: str, precision: str | None = None) -> NetworkCase:
+    return next(shrunk_network(case, 1 << 16) for case in networks(precision) if case.name == name)
+
+
+def test_networks_run_along_their_path_on_any_operands() -> None:
+    for name in ("rtree_100", "mps_mpo_L100_chi64_D5", "connected_hyper_60", "connected_80_3_open"):
+        case, fake = small_network(name), FakeCutensornet()
+        problem = NetworkProblem(case)
+        made = PreparedNetwork(fake.library, case, problem.inputs(CPU, 0), "32F")
+        assert problem.check(problem.inputs(CPU, 1)).error(made, None) <= 1
+        assert fake.ran == ["32F"]
+
+
+def test_everything_of_a_network_is_destroyed_the_handle_last() -> None:
+    case, fake = small_network("rtree_100"), FakeCutensornet()
+    made = PreparedNetwork(fake.library, case, NetworkProblem(case).inputs(CPU, 0), "32F")
+    assert len(fake.alive) > 1
+    del made
+    gc.collect()
+    assert [*fake.alive.values()] == ["handle"]
+
+
+def test_networks_on_a_cpu_say_so() -> None:
+    case = small_network("rtree_100")
+    assert CutensornetPeer().prepare(case, NetworkProblem(case).inputs(CPU, 0)) == "cuTensorNet runs on NVIDIA GPUs"
+
+
+def test_products_as_exact_as_ieee_try_every_compute_type() -> None:
+    case, fake = small_network("rtree_100", "ieee_bound"), FakeCutensornet(refuses=frozenset({"3XTF32"}))
+    found = CutensornetPeer(fake.library).prepare(case, NetworkProblem(case).inputs(CPU, 0))
+    assert isinstance(found, Prepared)
+    assert [way.label for way in found.ways] == ["32F"]
+    assert "not supported" in found.refused["3XTF32"]
+    assert torch.isfinite(found.ways[0].run(*NetworkTensors(NetworkProblem(case).inputs(CPU, 1)))).all()

@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
 import weft
+from commands import told
 from support import own_cache
 from weft.api.describe import TARGETS
-from weft.cli.main import app
 from weft.errors import UnsupportedError, WeftError
 from weft_bench.cases.everyday import EverydayCase, chosen, everyday
 from weft_bench.cases.everyday.case import CPU_ELEMENTS, CPU_WORK, case
@@ -189,48 +188,41 @@ def test_the_command_from_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyP
     tiny = [small(each) for each in everyday() if each.name in ("trace", "mnist out, bias, 64 rows, fp32")]
     monkeypatch.setattr("weft_bench.cases.everyday.everyday", lambda: tuple(tiny))
     common = ["bench", "everyday", "--device", "cpu", "--quick", "--calls", "3", "--out", str(tmp_path / "run")]
-    done = CliRunner().invoke(app, common)
-    assert done.exit_code == 0, done.output
-    assert "predictions" in done.output
+    assert "predictions" in told(*common)
     run = load(tmp_path / "run")
     assert run.ended == "finished"
     assert {each.name for each in run.cases} == {each.name for each in tiny}
     assert all(each.results.keys() == {"weft", "weft-now", "torch"} for each in run.cases)
     assert run.commit
-    again = CliRunner().invoke(app, [*common, "--resume"])
-    assert again.exit_code == 0, again.output
+    told(*common, "--resume")
     assert load(tmp_path / "run").cases == run.cases
-    spent = CliRunner().invoke(app, [*common, "--budget", "0"])
-    assert "the time was up" in spent.output
+    assert "the time was up" in told(*common, "--budget", "0")
     assert json.loads((tmp_path / "run" / "run.json").read_text())["cases"] == []
 
 
-def test_what_the_command_refuses() -> None:
-    for given, said in ((["--only", "nothing"], "no case of everyday"), (["--peers", "numpy"], "no peer of everyday")):
-        done = CliRunner().invoke(app, ["bench", "everyday", "--device", "cpu", *given])
-        assert done.exit_code == 2
-        assert said in done.output
-
-
-def test_its_options_come_after_its_name() -> None:
-    done = CliRunner().invoke(app, ["bench", "--device", "cpu", "everyday"])
-    assert done.exit_code == 2
-    assert "everyday has options of its own, which come after it" in done.output
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("everyday", "--device", "cpu", "--only", "nothing"), "no case of everyday"),
+        (("everyday", "--device", "cpu", "--peers", "numpy"), "no peer of everyday"),
+        (("--device", "cpu", "everyday"), "everyday has options of its own, which come after it"),
+    ],
+)
+def test_what_the_command_refuses(words: tuple[str, ...], said: str) -> None:
+    assert said in told("bench", *words, code=2)
 
 
 def test_lists_name_the_suite_and_its_cases() -> None:
-    assert "everyday" in CliRunner().invoke(app, ["bench", "--list"]).output
-    listed = CliRunner().invoke(app, ["bench", "everyday", "--list", "--only", "trace"]).output
-    assert "trace" in listed
+    assert "everyday" in told("bench", "--list")
+    assert "trace" in told("bench", "everyday", "--list", "--only", "trace")
 
 
 def test_a_wrong_contender_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own_cache(monkeypatch, tmp_path / "cache")
     wrong = replace(small(next(each for each in everyday() if each.name == "trace")), plain=lambda x: 2 * x.trace())
     monkeypatch.setattr("weft_bench.cases.everyday.everyday", lambda: (wrong,))
-    done = CliRunner().invoke(app, ["bench", "everyday", "--device", "cpu", "--quick", "--out", str(tmp_path / "run")])
-    assert done.exit_code == 1
-    assert "torch's way computes something else" in done.output
+    said = told("bench", "everyday", "--device", "cpu", "--quick", "--out", tmp_path / "run", code=1)
+    assert "torch's way computes something else" in said
     assert load(tmp_path / "run").cases[0].results["torch"].samples == ()
 
 

@@ -3,18 +3,22 @@
 import pytest
 
 from runs import MICRO, case, result, run
+from weft.machine.statistics import Interval
 from weft_bench.records import CaseRecord, Result
 from weft_bench.report.figures import figures, group_figures, scopes, unit
 from weft_bench.report.ratios import over_floor, relative, value
 from weft_bench.suites import MOVED
 
 
+def tells(found: dict[str, Interval], of: str, **values: float) -> None:
+    """Each of these figures is there, and comes to this."""
+    assert {name: found[f"{of}.{name}"].value for name in values} == pytest.approx(values)
+
+
 def test_gm1_gm2_and_the_worst_case() -> None:
     known = run(case("tccg-01", weft=10, cutensor=40), case("tccg-02", weft=10, cutensor=5))
     found = figures(known)
-    assert found["tccg.fp16_fp32.gm1_cutensor"].value == pytest.approx((4 * 0.5) ** 0.5)
-    assert found["tccg.fp16_fp32.gm2_cutensor"].value == pytest.approx(2.0)
-    assert found["tccg.fp16_fp32.worst_vs_cutensor"].value == pytest.approx(0.5)
+    tells(found, "tccg.fp16_fp32", gm1_cutensor=(4 * 0.5) ** 0.5, gm2_cutensor=2.0, worst_vs_cutensor=0.5)
     known.cases[0].results["weft"] = Result(samples=(5 * MICRO, 10 * MICRO, 10 * MICRO))
     known.cases[0].results["cutensor"] = Result(samples=(40 * MICRO, 40 * MICRO))
     assert figures(known)["tccg.fp16_fp32.gm1_of_minima_cutensor"].value == pytest.approx((8 * 0.5) ** 0.5)
@@ -26,14 +30,12 @@ def test_slow_cases_of_a_peer_are_left_out() -> None:
     """Five times as far from the floor as the median case, however far ahead weft is."""
     usual = [case(f"tccg-0{number}", weft=10, cutensor=20) for number in range(1, 4)]
     found = figures(run(*usual, case("tccg-04", weft=10, cutensor=100), case("tccg-05", weft=5, cutensor=20)))
-    assert found["tccg.fp16_fp32.gm1_without_slow_cutensor"].value == pytest.approx((2**3 * 4) ** 0.25)
-    assert found["tccg.fp16_fp32.gm1_cutensor"].value == pytest.approx((2**3 * 4 * 10) ** 0.2)
+    tells(found, "tccg.fp16_fp32", gm1_without_slow_cutensor=(2**3 * 4) ** 0.25, gm1_cutensor=(2**3 * 4 * 10) ** 0.2)
 
 
 def test_time_over_the_floor() -> None:
     found = figures(run(case("tccg-01", weft=10, torch=40), case("tccg-02", weft=40, torch=40)))
-    assert found["tccg.fp16_fp32.time_over_floor"].value == pytest.approx(4.0)
-    assert found["tccg.fp16_fp32.torch_over_floor"].value == pytest.approx(8.0)
+    tells(found, "tccg.fp16_fp32", time_over_floor=4.0, torch_over_floor=8.0)
 
 
 def test_groups_are_averaged_apart() -> None:
@@ -48,8 +50,10 @@ def test_beyond_is_averaged_as_a_whole_and_against_the_best_peer_of_each_case() 
     alone = case("int8-product", "integer", weft=10, torch=10)
     alone.results["cutensor"] = Result(cannot="no sums of int8")
     found = figures(run(one, other, alone, suite="beyond"))
-    assert found["beyond.geomean_vs_best_peer"].value == pytest.approx((2 * 4.5 * 1) ** (1 / 3))
-    assert found["beyond.gm1_cutensor"].value == pytest.approx((2 * 9) ** 0.5)  # of the cases that it can do
+    tells(
+        found, "beyond", geomean_vs_best_peer=(2 * 4.5 * 1) ** (1 / 3),
+        gm1_cutensor=(2 * 9) ** 0.5,  # of the cases that it can do
+    )  # fmt: skip
     assert scopes(run(one, suite="beyond")) == [None]
     assert group_figures(run(one, other, suite="beyond"), "double")["gm1_torch"].value == pytest.approx(4.5)
 
@@ -70,11 +74,11 @@ def test_fusion_is_held_against_weft_without_functions() -> None:
     known.contenders.append("weft-same")
     found = figures(known)
     assert not any("vs_weft-same" in name for name in found)
-    assert found["fusion.same_schedule_over_plain"].value == pytest.approx((1.3 * 1.4 * 1.1) ** (1 / 3))
-    assert found["fusion.geomean_over_plain"].value == pytest.approx((1.1 * 1.2 * 1.0) ** (1 / 3))
-    assert found["fusion.worst_over_plain"].value == pytest.approx(1.2)
-    assert found["fusion.leaky_relu_vs_cutensor"].value == pytest.approx(5.0)
-    assert found["fusion.relu_vs_cutensor"].value == pytest.approx(2**0.5)
+    tells(
+        found, "fusion", same_schedule_over_plain=(1.3 * 1.4 * 1.1) ** (1 / 3),
+        geomean_over_plain=(1.1 * 1.2 * 1.0) ** (1 / 3), worst_over_plain=1.2, leaky_relu_vs_cutensor=5.0,
+        relu_vs_cutensor=2**0.5,
+    )  # fmt: skip
     known.cases += [case(f"tccg-0{number}", "relu", relu, weft=10, cutensor=far) for number, far in ((3, 20), (4, 100))]
     assert figures(known)["fusion.relu_without_slow_vs_cutensor"].value == pytest.approx(4 ** (1 / 3))
 
@@ -141,9 +145,7 @@ def test_fused_permutations_are_held_to_the_plain_ones_byte_for_byte() -> None:
         suite="permute",
     )
     found = figures(known)
-    assert found["permute.relu_over_plain"].value == pytest.approx(1.1)
-    assert found["permute.cast_over_plain"].value == pytest.approx(1.0)
-    assert found["permute.fused_over_plain"].value == pytest.approx(1.1**0.5)
+    tells(found, "permute", relu_over_plain=1.1, cast_over_plain=1.0, fused_over_plain=1.1**0.5)
 
 
 def test_in_place_figures_are_of_float32() -> None:
@@ -183,8 +185,7 @@ def test_dense_products_against_cublas() -> None:
 def test_plans_of_the_model_alone_are_weft_too() -> None:
     known = run(case("tccg-01", **{"weft": 8, "weft-model": 10, "torch": 40}))
     found = figures(known)
-    assert found["tccg.fp16_fp32.untuned_vs_tuned"].value == pytest.approx(0.8)
-    assert found["tccg.fp16_fp32.geomean_vs_best_peer"].value == pytest.approx(5)
+    tells(found, "tccg.fp16_fp32", untuned_vs_tuned=0.8, geomean_vs_best_peer=5)
     assert known.peers == ["torch"]
 
 
@@ -198,11 +199,7 @@ def test_calls_are_the_slowest_of_each_and_nothing_is_subtracted() -> None:
     )
     known.environment["platform"]["ceilings"] = {"launch_eager": 5e-6}
     found = figures(known)
-    assert found["call.host_us"].value == pytest.approx(12)
-    assert found["call.contract_us"].value == pytest.approx(16)
-    assert found["call.torch_us"].value == pytest.approx(30)
-    assert found["call.host_geomean_us"].value == pytest.approx(96**0.5)
-    assert found["call.launch_us"].value == pytest.approx(5)
+    tells(found, "call", host_us=12, contract_us=16, torch_us=30, host_geomean_us=96**0.5, launch_us=5)
     assert known.caveat == ""  # hot is how it is meant
     assert known.peers == ["torch"]
     known.environment["platform"]["ceilings"] = None
@@ -217,9 +214,7 @@ def test_a_bias_and_a_relu_against_the_bare_product() -> None:
         suite="epilogue",
     )
     found = figures(known)
-    assert found["epilogue.bias_relu_vs_cublas"].value == pytest.approx(0.9)
-    assert found["epilogue.bias_relu_vs_plain"].value == pytest.approx(1.0)
-    assert found["epilogue.bias_relu_as_c_vs_cublas"].value == pytest.approx(0.75)
+    tells(found, "epilogue", bias_relu_vs_cublas=0.9, bias_relu_vs_plain=1.0, bias_relu_as_c_vs_cublas=0.75)
     assert figures(run(case("relu", "relu", weft=1), suite="epilogue")) == {}
 
 
@@ -233,11 +228,10 @@ def test_algebras_have_rates_and_the_worst_against_the_compiler() -> None:
         suite="algebra",
     )
     found = figures(known)
-    assert found["algebra.max_plus_fp32_tops"].value == pytest.approx(12)
-    assert found["algebra.log_vs_direct"].value == pytest.approx(6)
-    assert found["algebra.max_plus_vs_compile_min"].value == pytest.approx(4)
-    assert found["algebra.max_plus_vs_compile_geomean"].value == pytest.approx(6)
-    assert found["algebra.max_plus_vs_compile"].value == pytest.approx(5)
+    tells(
+        found, "algebra", max_plus_fp32_tops=12, log_vs_direct=6, max_plus_vs_compile_min=4,
+        max_plus_vs_compile_geomean=6, max_plus_vs_compile=5,
+    )  # fmt: skip
 
 
 def test_complex_numbers_and_integers() -> None:

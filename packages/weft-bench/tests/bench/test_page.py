@@ -1,19 +1,20 @@
 """The page in a real browser: it renders, sorts on a click, has nothing to complain of, and fetches nothing."""
 
 import html
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from browser import Browser, chromium
+import browser as browsing
+from browser import Browser
 from runs import case, run
 from weft_bench.records import Result, Run
 from weft_bench.report.page import Cell, Table, case_table, run_page
 from weft_bench.report.plots import draw
 from weft_bench.report.summary import compare, comparison_page
 
+browser = browsing.browser
 TIMES = {"tccg-01": (9.5, 100.0), "tccg-02": (120.0, 60.0), "tccg-10": (33.0, 33.0)}
 HOSTILE = '<img src=http://127.0.0.1:9/x onerror=alert(1)> & "quotes"'
 
@@ -32,15 +33,6 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("page") / "index.html"
     file.write_text(run_page(found, draw(found)), encoding="utf-8")
     return file
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    program = chromium()
-    if program is None:
-        pytest.skip("no Chromium on this machine (make test-all installs it)")
-    with Browser(program, tmp_path_factory.mktemp("profile")) as started:
-        yield started
 
 
 @pytest.fixture

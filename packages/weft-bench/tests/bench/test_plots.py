@@ -1,10 +1,16 @@
 """Plots are drawn for what a run has, from its records, and show what they should."""
 
-import struct
+from __future__ import annotations
 
+import struct
+from pathlib import Path
+
+import networkx
 import numpy as np
 import pytest
+import torch
 
+import weft
 from runs import case, run
 from weft_bench.records import Result
 from weft_bench.report.plots import beeswarm, cumulative, draw, exactness, fusion, roofline, swarm, throughput
@@ -127,3 +133,17 @@ def test_swarms_do_not_overlap() -> None:
     assert sorted(offsets) == pytest.approx([-0.14, -0.07, 0, 0.07, 0.14])
     assert np.abs(beeswarm([1.0] * 99)).max() < 0.5
     assert list(beeswarm([0.0, 1.0, 2.0])) == [0, 0, 0]
+
+
+def test_a_tree_is_drawn(tmp_path: Path) -> None:
+    tensors = [torch.rand(4, 4, 3) for _ in range(4)]
+    net = weft.network("abx,bcx,cdx,dax->x", *tensors, slices="b")
+    graph = net.to_graph()
+    assert networkx.is_arborescence(graph.reverse())
+    assert graph.graph["sliced"] == ("b",)
+    assert [known["kind"] for _, known in graph.nodes(data=True)].count("operand") == 4
+    net.draw(tmp_path / "tree.png")
+    assert (tmp_path / "tree.png").stat().st_size > 1000
+    page = net.to_html(tmp_path / "tree.html")
+    assert page.count("<circle") == 7
+    assert (tmp_path / "tree.html").read_text() == page

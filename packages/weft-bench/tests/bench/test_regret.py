@@ -8,9 +8,8 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from weft.cli.main import app
+from commands import told
 from weft.errors import WeftError
 from weft_bench.regret import process, tables
 from weft_bench.regret.measuring import Asked, Regret
@@ -127,11 +126,8 @@ def test_workloads_are_chosen_by_words_and_everyday_cases_by_name() -> None:
 
 
 def test_the_command_says_what_it_left_out(tmp_path: Path) -> None:
-    done = CliRunner().invoke(
-        app, ["bench", "regret", "--device", "cpu", "--only", "shapes", "--budget", "1", "--out", str(tmp_path)]
-    )
-    assert done.exit_code == 0, done.output
-    assert "left out, as the time was up: 150 small shapes, caches empty" in done.output
+    said = told("bench", "regret", "--device", "cpu", "--only", "shapes", "--budget", "1", "--out", tmp_path)
+    assert "left out, as the time was up: 150 small shapes, caches empty" in said
     assert json.loads((tmp_path / "regret.json").read_text())["environment"]["artifacts"]["command"]
 
 
@@ -140,6 +136,4 @@ def test_the_command_says_what_it_left_out(tmp_path: Path) -> None:
     [(["--caches", "warm"], "--caches is empty, kept"), (["--only", "nothing"], "no workload of regret")],
 )
 def test_what_the_command_refuses(given: list[str], said: str) -> None:
-    done = CliRunner().invoke(app, ["bench", "regret", "--device", "cpu", *given])
-    assert done.exit_code == 2
-    assert said in done.output
+    assert said in told("bench", "regret", "--device", "cpu", *given, code=2)

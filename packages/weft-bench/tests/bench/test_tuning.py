@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
+from commands import told
 from support import own_cache
 from tune_problems import CPU, choice_of, contraction_of
-from weft.cli import main
 from weft.cli import tuning as running
 from weft.cli.tuning import Job, TuningRun, figures, go, load, of_equation, save
 from weft.errors import UnsupportedError, WeftError
@@ -252,9 +251,8 @@ def test_l2_hits_are_those_of_the_longest_launch_in_each_order(monkeypatch: pyte
 
 
 def test_counters_of_a_study_need_a_gpu(tmp_path: Path) -> None:
-    done = CliRunner().invoke(main.app, ["bench", "tuning", "--device", "cpu", "--counters", "--out", str(tmp_path)])
-    assert done.exit_code != 0
-    assert "--counters reads hardware counters of a GPU" in done.output
+    said = told("bench", "tuning", "--device", "cpu", "--counters", "--out", tmp_path, code=2)
+    assert "--counters reads hardware counters of a GPU" in said
 
 
 def test_expected_draws_are_those_of_the_paper() -> None:
@@ -290,15 +288,13 @@ def test_a_schedule_that_takes_the_device_along_is_left_out_later(
 
 
 def test_the_command_studies_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = ("bench", "tuning", "--device", "cpu", "--cases", "1", "--work", "1e4", "--out", str(tmp_path / "out"))
-    done = CliRunner().invoke(main.app, [*asked, "--samples", "1"])
-    assert done.exit_code == 0, done.output
+    asked = ("bench", "tuning", "--device", "cpu", "--cases", "1", "--work", "1e4", "--out", tmp_path / "out")
+    told(*asked, "--samples", "1")
     assert sorted(file.name for file in (tmp_path / "out").iterdir()) == ["study.json", "study.png"]
     (before,) = json.loads((tmp_path / "out" / "study.json").read_text())["cases"].values()
     assert before["peer"]["name"] == "torch"
     assert before["peer"]["seconds"] > 0
-    done = CliRunner().invoke(main.app, [*asked, "--samples", "4", "--resume"])
-    assert done.exit_code == 0, done.output
+    told(*asked, "--samples", "4", "--resume")
     (after,) = json.loads((tmp_path / "out" / "study.json").read_text())["cases"].values()
     assert len(after["trials"]) > len(before["trials"])
     assert sum(trial["drawn"] for trial in after["trials"]) == min(4, after["legal"])

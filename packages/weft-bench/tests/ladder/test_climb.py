@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
-from weft.cli.main import app
+from commands import told
 from weft.errors import DTypeError, UnsupportedError, WeftError
 from weft.machine.ceilings import from_datasheet
 from weft_bench.ladder import Climb, Flight, How, Ladder, Prediction, Rung, Size, Step, climb, ladder, save
@@ -41,9 +40,9 @@ def timed(name: str, seconds: float, over: str = "", **more: object) -> Step:
     )  # fmt: skip
 
 
-def invoke(*words: str) -> tuple[int, str]:
-    found = CliRunner().invoke(app, ["ladder", *words])
-    return found.exit_code, found.output
+def said_of(*words: Any, code: int = 0) -> str:
+    """What the command says, in one line."""
+    return " ".join(told("ladder", *words, code=code).split())
 
 
 def test_without_a_gpu_values_are_checked_and_nothing_is_timed(climbed: Climb) -> None:
@@ -170,8 +169,7 @@ def test_json_and_page_are_written_and_the_page_anew_from_json_alone(climbed: Cl
     assert read(tmp_path) == [climbed]
     first = page.read_text()
     page.unlink()
-    code, said = invoke("--page", str(tmp_path))
-    assert (code, said.strip()) == (0, f"wrote {page}")
+    assert said_of("--page", tmp_path) == f"wrote {page}"
     assert page.read_text() == first
     assert NOT_MEASURED in first
     assert "torch.mm(a, b, out=d)" in first  # the kernel
@@ -196,16 +194,13 @@ def test_what_is_no_climb_is_an_error(tmp_path: Path) -> None:
 
 
 def test_the_command_lists_shows_climbs_and_writes(tmp_path: Path) -> None:
-    code, said = invoke()
-    assert code == 0
+    said = said_of()
     assert all(part in said for part in ("multiply:", "double buffers", "in place", "7 sizes for the shape"))
-    code, said = invoke("transpose", "--rung", "4", "--show")
-    assert code == 0
+    said = said_of("transpose", "--rung", "4", "--show")
     assert "cuda.shared.array((TILE, PADDED), x.dtype)" in said
     assert "predicted gain over 'one kernel'" in said
-    code, said = invoke("multiply", "--rung", "14-14,21", "--size", "5", "--device", "cpu", "--out", str(tmp_path))
-    assert code == 0
-    assert NOT_MEASURED in " ".join(said.split())
+    said = said_of("multiply", "--rung", "14-14,21", "--size", "5", "--device", "cpu", "--out", tmp_path)
+    assert NOT_MEASURED in said
     assert "21 warp specialization: not run" in said
     assert [step.number for step in read(tmp_path)[0].steps] == [14, 21]
 
@@ -222,17 +217,15 @@ def test_the_command_goes_on_with_what_was_written(tmp_path: Path, monkeypatch: 
 
     climbed = climbing_module._Bench.step
     monkeypatch.setattr(climbing_module._Bench, "step", cut_off)
-    assert invoke(*words, "--rung", "21")[0] == 0
-    assert invoke(*words, "--rung", "14,17")[0] != 0
+    said_of(*words, "--rung", "21")
+    said_of(*words, "--rung", "14,17", code=130)
     assert [step.number for step in read(tmp_path)[0].steps] == [14, 21]
     monkeypatch.setattr("weft_bench.ladder.multiply.library.run", wrong)  # the rung that is there is not run again
-    assert invoke(*words, "--rung", "14,17")[0] == 0
+    said_of(*words, "--rung", "14,17")
     assert [step.number for step in read(tmp_path)[0].steps] == [14, 17, 21]
     file = tmp_path / "ladder-multiply.json"
     file.write_text(file.read_text().replace('"commit": "', '"commit": "another-'))
-    code, said = invoke(*words, "--rung", "16")
-    assert code != 0
-    assert "the ladder 'multiply' to continue has commit another-" in said
+    assert "the ladder 'multiply' to continue has commit another-" in said_of(*words, "--rung", "16", code=2)
 
 
 @pytest.mark.parametrize(
@@ -250,16 +243,12 @@ def test_the_command_goes_on_with_what_was_written(tmp_path: Path, monkeypatch: 
     ],
 )
 def test_the_command_refuses_what_makes_no_sense(words: tuple[str, ...], said: str) -> None:
-    code, output = invoke(*words)
-    assert code == 2
-    assert said in " ".join(output.split())
+    assert said in said_of(*words, code=2)
 
 
 def test_a_wrong_rung_ends_the_command_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("weft_bench.ladder.multiply.library.run", wrong)
-    code, output = invoke("multiply", "--rung", "14", "--size", "5", "--device", "cpu")
-    assert code == 1
-    assert "wrong: multiply 14" in output
+    assert "wrong: multiply 14" in said_of("multiply", "--rung", "14", "--size", "5", "--device", "cpu", code=1)
 
 
 def test_the_ladder_of_the_cpu_is_timed_on_one_thread() -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from browser import Browser, chromium
+import browser as browsing
+from browser import Browser
 from pages import ROOT
 from weft.errors import WeftError
 from weft_bench.ladder import save
@@ -18,6 +18,7 @@ from weft_bench.ladder.record import Climb, read
 from weft_bench.ladder.recorded import document, recordings
 from weft_bench.ladder.threats import of_climb
 
+browser = browsing.browser
 MEASURED = ROOT / "results" / "h200" / "ladder"
 SCREENS = 3  # that a flight may take
 
@@ -33,15 +34,6 @@ def page(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     climbs = read(MEASURED)
     return save([on_a_laptop(each) for each in climbs] if request.param == "laptop" else climbs,
                 tmp_path_factory.mktemp(request.param))  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    program = chromium()
-    if program is None:
-        pytest.skip("no Chromium on this machine (make test-all installs it)")
-    with Browser(program, tmp_path_factory.mktemp("user")) as started:
-        yield started
 
 
 def test_recordings_are_those_of_the_results() -> None:

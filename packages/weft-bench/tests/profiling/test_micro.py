@@ -17,9 +17,8 @@ from typing import Any
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
-from weft.cli.main import app
+from commands import told
 from weft.errors import UnsupportedError, WeftError
 from weft.machine.statistics import summarise
 from weft_bench.environment import missing
@@ -231,8 +230,7 @@ def test_records_without_an_environment_are_read(tmp_path: Path) -> None:
     old = load(tmp_path)
     assert old.found[0] == made()[0]
     assert (old.commit, old.date) == (None, None)
-    done = CliRunner().invoke(app, ["report", str(tmp_path)])
-    assert done.exit_code == 0, done.output
+    told("report", tmp_path)
     page = (tmp_path / "index.html").read_text()
     assert "The record says neither date, commit nor versions." in page
     assert "How it was measured" not in page
@@ -249,9 +247,7 @@ def test_what_is_no_record_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_command_says_what_it_cannot() -> None:
-    done = CliRunner().invoke(app, ["micro", "shared", "--device", "cpu"])
-    assert done.exit_code == 2
-    assert "is of a GPU" in done.output
+    assert "is of a GPU" in told("micro", "shared", "--device", "cpu", code=2)
 
 
 @pytest.mark.gpu

@@ -9,26 +9,22 @@ import pytest
 import torch
 
 import weft
+from bench.sides import READY
 from weft.errors import ArgumentError, DTypeError
 from weft.machine import ceilings
-from weft.machine.ceilings import Ceilings
 from weft_bench.profiling import network_measuring
 from weft_bench.profiling.network_profile import NetworkProfile
 
 CHAIN = "ab,bc,cd,de->ae"
 TENSORS = [torch.randn(24, 24) for _ in range(4)]
 FROM_LEFT = [(0, 1), (0, 2), (0, 1)]
-CEILINGS = Ceilings(
-    "a CPU", "datasheet", read=1e10, write=1e10, copy=1e10, matrix={"float32": 1e11}, launch_eager=1e-6,
-    launch_graph=None, date="", stamp={},
-)  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
 def known_ceilings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ceilings that stand ready."""
     monkeypatch.setattr(ceilings, "_known", {})
-    monkeypatch.setattr("weft_bench.profiling.api.ceilings", lambda device, **how: CEILINGS)
+    monkeypatch.setattr("weft_bench.profiling.api.ceilings", lambda device, **how: READY)
 
 
 def test_a_network_is_timed_whole_and_step_by_step() -> None:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from browser import Browser, chromium
+import browser as browsing
+from browser import Browser
+from commands import told
 from profiling.made import HOSTILE, profile
-from weft.cli.main import app
 from weft.errors import WeftError
 from weft_bench.machine.laws import Scaling
 from weft_bench.micro import published
@@ -25,6 +24,7 @@ from weft_bench.profiling.profile import Profile, load
 from weft_bench.profiling.threats import of_profiles
 from weft_bench.profiling.tradeoff import Trade
 
+browser = browsing.browser
 TRADES = [
     Trade("fp64", 9e-3, 8e-3, 1e-2, 4.0, 15.9, "gett 64x64x16"), Trade("fp16", 1e-3, 9e-4, 1.1e-3, 0.5, 3.1, "ws"),
     Trade("tf32", missing=HOSTILE),
@@ -85,8 +85,7 @@ def test_times_are_durations_and_empty_columns_are_left_out(folder: Path, tmp_pa
 def test_a_page_is_made_anew_from_its_record(folder: Path, tmp_path: Path) -> None:
     made = (folder / "index.html").read_text()
     (tmp_path / JSON_FILE).write_text((folder / JSON_FILE).read_text())
-    done = CliRunner().invoke(app, ["report", str(tmp_path)])
-    assert done.exit_code == 0, done.output
+    told("report", tmp_path)
     assert (tmp_path / "index.html").read_text() == made
 
 
@@ -123,15 +122,6 @@ def test_text_is_escaped_and_everything_is_inside(folder: Path) -> None:
         json.dumps(HOSTILE)[1:-1].replace("<", "&lt;"), ""
     )
     assert content.count('src="data:image/png;base64,') == 3
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    program = chromium()
-    if program is None:
-        pytest.skip("no Chromium on this machine (make test-all installs it)")
-    with Browser(program, tmp_path_factory.mktemp("user")) as started:
-        yield started
 
 
 @pytest.mark.parametrize("width", [390, 1400])

@@ -10,13 +10,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
 import weft
-from weft.cli.main import app
+from bench.sides import READY, have_ceilings
+from commands import python, told
 from weft.errors import ArgumentError, ShapeError, UnsupportedError
-from weft.machine import ceilings
-from weft.machine.ceilings import Ceilings
 from weft_bench.cases import example, scaled
 from weft_bench.profiling.profile import Profile, load
 from weft_bench.profiling.scaling import grown, strong
@@ -27,14 +25,6 @@ A, B, BIAS = torch.randn(6, 5, 4), torch.randn(4, 7), torch.randn(7)
 
 def add_bias(total: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     return torch.relu(total + bias)
-
-
-@pytest.fixture(autouse=True)
-def quick_ceilings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ceilings that stand ready: measuring takes half a minute and is tested elsewhere."""
-    monkeypatch.setattr(ceilings, "_known", {})
-    measured = Ceilings("a CPU", "measured", 1e10, 1e10, 1e10, {"float16": 1e11, "float32": 1e11}, 1e-6, None, "", {})
-    monkeypatch.setattr(ceilings, "measure_ceilings", lambda *place, **how: measured)
 
 
 def test_a_plan_of_the_cpu() -> None:
@@ -135,34 +125,19 @@ def test_growing_a_case() -> None:
     assert (found.workers, found.speedups) == ((1,), (1.0,))
 
 
-def weft_command(*arguments: str) -> tuple[int, str]:
-    done = CliRunner().invoke(app, list(arguments))
-    return done.exit_code, done.output
-
-
-CEILINGS = Ceilings(
-    "a CPU", "datasheet", read=1e10, write=1e10, copy=1e10, matrix={"float32": 1e11}, launch_eager=1e-6,
-    launch_graph=None, date="", stamp={},
-)  # fmt: skip
-
-
 def test_the_command_measures_compares_and_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft_bench.cli.profile.device_ceilings", lambda place: CEILINGS)
-    code, said = weft_command(
+    monkeypatch.setattr("weft_bench.cli.profile.device_ceilings", lambda place: READY)
+    said = told(
         "profile", "mk,kn->mn", "--extents", "m=24,k=16,n=8", "--dtype", "float32", "--functions", "epilogue=relu",
         "--against", "torch", "--claim", "traffic", "--budget", "0.01", "--device", "cpu",
-        "--out", str(tmp_path / "page"),
+        "--out", tmp_path / "page",
     )  # fmt: skip
-    assert code == 0, said
     for part in ("by weft on", "by torch on", "against", "effect", "verdict", "right within its bound"):
         assert part in said
     first, second = load(tmp_path / "page")
     assert first.flops == second.flops == 2 * 24 * 16 * 8
-    assert (
-        first.floor["seconds"]
-        == second.floor["seconds"]
-        == pytest.approx(1e-6 + 4 * (24 * 16 + 16 * 8 + 24 * 8) / 1e10)
-    )
+    floor = pytest.approx(1e-6 + 4 * (24 * 16 + 16 * 8 + 24 * 8) / 1e10)
+    assert first.floor["seconds"] == second.floor["seconds"] == floor
     assert first.share == pytest.approx(first.floor["seconds"] / first.seconds.value)
     assert first.error_over_bound is not None
     assert first.error_over_bound <= 1
@@ -179,10 +154,7 @@ def test_the_command_measures_compares_and_writes(tmp_path: Path, monkeypatch: p
         (["example", "--placements", "c=k"], "'c=k' in --placements is not of the form a=k, for a, b or d"),
         (["example", "--placements", "a=k", "--energy"], "--placements does not go with --energy"),
         (["tccg-01,tccg-02"], "is neither an equation nor one case: profile cases one by one"),
-        (
-            ["example", "--device", "cpu", "--work", "4096", "--record", "x.json"],
-            "nothing was counted of ecbfa,fd",
-        ),
+        (["example", "--device", "cpu", "--work", "4096", "--record", "x.json"], "nothing was counted of ecbfa,fd"),
         (["tccg-99"], "'tccg-99' is neither an equation nor a case"),
         (["tccg-04", "--extents", "a=3"], "case tccg-04 has extents of its own"),
         (["example", "--functions", "relu"], "'relu' in --functions is not of the form epilogue=relu"),
@@ -193,9 +165,7 @@ def test_the_command_measures_compares_and_writes(tmp_path: Path, monkeypatch: p
     ],
 )
 def test_bad_requests_end_in_a_line(arguments: list[str], message: str) -> None:
-    code, said = weft_command("profile", *arguments)
-    assert code == 2
-    assert message in " ".join(said.split())
+    assert message in " ".join(told("profile", *arguments, code=2).split())
 
 
 def test_importing_weft_brings_nothing_of_it() -> None:
@@ -205,8 +175,12 @@ def test_importing_weft_brings_nothing_of_it() -> None:
         " ('weft_bench.machine.energy', 'weft_bench.machine.sensors', 'weft_bench.machine.occupancy', 'matplotlib')]); "
         "print(callable(weft.profile), callable(weft.energy))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
-    assert done.stdout.split("\n")[:2] == ["[]", "True True"]
+    assert python(code).split("\n")[:2] == ["[]", "True True"]
+
+
+@pytest.fixture(autouse=True)
+def ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    have_ceilings(monkeypatch)
 
 
 @pytest.mark.gpu
