@@ -10,6 +10,7 @@ import weft
 from weft.oracle.problem import Problem
 from weft.planner import validity
 from weft.planner.planner import Choice, choose
+from weft.planner.schedule import Target
 from weft.planner.target import target_of
 from weft.spec import Contraction
 from weft.testing import poisoned
@@ -40,8 +41,8 @@ def described(equation: str, *shapes: tuple[int, ...], **options: Any) -> Contra
     return weft.plan(equation, a, b, backend="reference", **options).contraction
 
 
-def choice_of(contraction: Any, backend: str = "cpu") -> Choice:
-    return choose(contraction, backend, target_of(backend, CPU))
+def choice_of(contraction: Any, backend: str = "cpu", target: Target | None = None) -> Choice:
+    return choose(contraction, backend, target or target_of(backend, CPU))
 
 
 def problem_of(contraction: Any) -> Problem:

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import weft
+from commands import python
 from support import own_cache
 from weft.api.describe import choice_for, hypothetical
 from weft.errors import UnsupportedError
@@ -237,10 +238,7 @@ def test_another_process_finds_it() -> None:
         "print(plan._first().choice.origin.source)"
     )
     threads = f"import torch; torch.set_num_threads({torch.get_num_threads()})\n"
-    done = subprocess.run(
-        [sys.executable, "-c", threads + program], capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.stdout.strip() == "store", done.stderr
+    assert python(threads + program) == "store"
 
 
 def test_a_key_has_the_threads_of_its_target() -> None:
