@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +11,7 @@ import pytest
 import torch
 
 import weft
+from commands import python
 from support import Backend
 from weft.planner.validity import outdate
 from weft.testing import poisoned
@@ -332,12 +331,9 @@ def test_backend_by_name_never_falls_back() -> None:
         "try: weft.contract('mk,kn->mn', torch.ones(2, 2), torch.ones(2, 2), backend='triton')\n"
         "except weft.UnsupportedError as error: print(error)"
     )
-    environment = {"PATH": "", "TRITON_INTERPRET": "0"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120, env=environment
-    )
-    assert "backend 'triton'" in done.stdout
-    assert "TRITON_INTERPRET=1" in done.stdout
+    said = python(code, PATH="", TRITON_INTERPRET="0")
+    assert "backend 'triton'" in said
+    assert "TRITON_INTERPRET=1" in said
 
 
 def test_errors_are_also_the_builtin_ones() -> None:

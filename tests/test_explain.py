@@ -6,7 +6,9 @@ import math
 import re
 import sys
 from dataclasses import replace
+from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +16,7 @@ import torch
 import weft
 from weft.api.contract import plan
 from weft.api.describe import TARGETS, choice_for, hypothetical
-from weft.base.figures import duration, share, si
+from weft.base.figures import duration, folded, share, si, table
 from weft.errors import NotationError, ShapeError, UnsupportedError, WorkspaceError
 from weft.machine import ceilings
 from weft.machine.ceilings import Ceilings
@@ -24,18 +26,8 @@ from weft.plans.explain.lines import known_ceilings
 from weft.plans.explain.report import explain, report
 from weft_bench import cases
 
-ROUND = Ceilings(
-    device="a round machine",
-    source="measured",
-    read=1e10,
-    write=1e10,
-    copy=1e10,
-    matrix={"float32": 1e11, "float16": 1e11},
-    launch_eager=1e-6,
-    launch_graph=None,
-    date="2026-01-02T03:04:05+00:00",
-    stamp={},
-)
+RATES = {"float32": 1e11, "float16": 1e11}
+ROUND = Ceilings("a round machine", "measured", 1e10, 1e10, 1e10, RATES, 1e-6, None, "2026-01-02T03:04:05+00:00", {})
 
 
 @pytest.fixture
@@ -269,3 +261,82 @@ def test_tiles_cover_all_products_and_their_share_is_told(extents: dict[str, int
     text = explain(asked, contraction, choice)
     assert "of the products are useful; nothing is padded" in text
     assert report(asked, contraction, choice).useful_share == found["useful"]
+
+
+VOID = {"img", "br", "line", "circle", "meta", "hr", "path", "rect", "input", "col", "use"}
+
+
+class Shown(HTMLParser):
+    """Text of a fragment, its tags closed in order."""
+
+    def __init__(self, fragment: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.text = ""
+        self.feed(fragment)
+        self.close()
+        assert not self.open, self.open
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.tags.append(tag)
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert tag in VOID or self.open.pop() == tag, tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def test_a_plan() -> None:
+    a, b = torch.randn(6, 5), torch.randn(5, 7)
+    plan = weft.plan("mk,kn->mn", a, b, epilogue=torch.relu)
+    shown = Shown(plan._repr_html_())
+    assert "mk,kn->mn" in shown.text
+    assert si(2 * 6 * 5 * 7, "flop") in shown.text
+    assert "epilogue" in shown.text
+    assert str(plan.schedule) in shown.text
+    assert plan.explain() in shown.text
+
+
+def test_a_plan_of_a_permutation_and_one_of_the_oracle() -> None:
+    x = torch.randn(3, 4)
+    assert "ab->ba" in Shown(weft.plan_permute(x, "ab->ba")._repr_html_()).text
+    oracle = weft.plan("mk,kn->mn", x, x.T, backend="reference")
+    assert "reference backend" in Shown(oracle._repr_html_()).text
+
+
+def test_a_report_and_text_that_looks_like_html() -> None:
+    a = torch.randn(2, 3)
+    report = weft.plan([("<b>", 1), (1, "&"), ("<b>", "&")], a, a.T).report()
+    shown = Shown(report._repr_html_())
+    assert "b" not in shown.tags
+    assert shown.tags.count("table") == 1 + bool(report.candidates)
+
+
+def test_a_network() -> None:
+    net = weft.network("ab,bc,cd,da->", *[(4, 4)] * 4, slices="a")
+    shown = Shown(net._repr_html_())
+    assert "4 over a" in shown.text
+    assert net.explain() in shown.text
+
+
+def test_a_group() -> None:
+    plan = weft.plan_grouped("mk,kn->mn", [(torch.ones(2, 3), torch.ones(3, 4)), (torch.ones(5, 1), torch.ones(1, 6))])
+    assert repr(plan) == "GroupedPlan('mk,kn->mn', 2 pairs, float32)"
+    assert si(2 * (24 + 30), "flop") in Shown(plan._repr_html_()).text
+
+
+def test_a_profile() -> None:
+    a = torch.randn(8, 8)
+    found = weft.profile(weft.plan("ij,jk->ik", a, a), a, a, budget=0.005, counters=False)
+    assert "What could not be had" in Shown(found._repr_html_()).text or "counters" in Shown(found._repr_html_()).text
+
+
+@pytest.mark.parametrize("text", ["<script>", 'a "b" & c'])
+def test_everything_is_escaped(text: str) -> None:
+    shown = Shown(table([(text, text)], (text, text)) + folded(text, text))
+    assert "script" not in shown.tags
+    assert shown.text.count(text) == 6

@@ -151,22 +151,8 @@ class TestSaturate:
     @pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64])
     def test_floats_to_integers(self, value: torch.dtype, dtype: torch.dtype) -> None:
         numbers = [
-            -math.inf,
-            -1e20,
-            -129.0,
-            -128.4,
-            -1.5,
-            -0.5,
-            0.0,
-            0.5,
-            1.5,
-            2.5,
-            127.4,
-            128.0,
-            254.5,
-            1e20,
-            math.inf,
-        ]
+            -math.inf, -1e20, -129.0, -128.4, -1.5, -0.5, 0.0, 0.5, 1.5, 2.5, 127.4, 128.0, 254.5, 1e20, math.inf,
+        ]  # fmt: skip
         values = torch.tensor([*numbers, math.nan]).to(value)
         limits = torch.iinfo(dtype)
 

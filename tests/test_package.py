@@ -1,12 +1,25 @@
-"""The installed distribution agrees with the sources it was built from."""
+"""The package: its sources and installed distributions agree, what importing it costs, what few others it needs."""
 
+from __future__ import annotations
+
+import json
+import os
+import re
 import subprocess
 import sys
+import sysconfig
+import tarfile
 import tomllib
+import venv
 from importlib import metadata, resources
+from importlib.util import find_spec
 from pathlib import Path
 
+import pytest
+
 import weft
+from commands import python
+from release import SMOKE
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -19,7 +32,7 @@ def pins() -> dict[str, str]:
 
 
 def test_distribution_and_module_agree_on_the_version() -> None:
-    """An editable install has the version of the day it was made: `tests/test_distribution.py` makes a new one."""
+    """An editable install has the version of the day it was made: a slow test below makes a new one."""
     made = metadata.distribution("weft")
     if "editable" in (made.read_text("direct_url.json") or ""):
         assert PROJECT["dynamic"] == ["version"]
@@ -56,6 +69,354 @@ def test_linters_are_pinned_alike() -> None:
 
 def test_import_brings_no_plots_no_paths_and_no_command_line() -> None:
     names = {"matplotlib", "cotengra", "typer", "rich", "weft_bench"}
-    code = f"import sys, weft; print(sorted({names} & sys.modules.keys()))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
-    assert done.stdout.strip() == "[]"
+    assert python(f"import sys, weft; print(sorted({names} & sys.modules.keys()))") == "[]"
+
+
+def test_the_citation_names_this_version() -> None:
+    text = (ROOT / "CITATION.cff").read_text()
+    assert re.search(r"^cff-version: 1\.2\.0$", text, re.MULTILINE)
+    assert re.search(rf"^version: {re.escape(weft.__version__)}$", text, re.MULTILINE)
+    for key in ("message", "title", "authors", "license"):
+        assert re.search(rf"^{key}:", text, re.MULTILINE), key
+
+
+def test_the_changelog_has_this_version() -> None:
+    (first, *_) = re.findall(r"^## \[([^\]]+)\] - (.+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert first[0] == weft.__version__
+    assert re.fullmatch(r"unreleased|\d{4}-\d\d-\d\d", first[1])
+
+
+def test_the_recipe_of_conda_forge_asks_for_what_the_project_does() -> None:
+    yaml = pytest.importorskip("yaml", reason="PyYAML, which reads recipes, comes with the extra `test`")
+    recipe = yaml.safe_load((ROOT / "packages" / "conda-forge" / "recipe.yaml").read_text())
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert recipe["context"]["version"] == weft.__version__
+    assert recipe["about"]["license"] == project["license"]
+    assert recipe["about"]["summary"] == project["description"]
+    names = {"torch": "pytorch", "matplotlib": "matplotlib-base"}  # there; what has a program is the larger package
+
+    def there(requirements: list[str]) -> set[str]:
+        parts = [each.partition(">=") for each in requirements]
+        return {f"{names.get(name, name)} >={least}" for name, _, least in parts}
+
+    needed = there(project["dependencies"]) | {f"python {project['requires-python']}"}
+    extras = project["optional-dependencies"]
+    assert set(recipe["requirements"]["run"]) == needed
+    assert set(recipe["requirements"]["run_constraints"]) == there([*extras["cli"], *extras["networks"]])
+    assert recipe["build"]["python"]["entry_points"] == [f"weft = {project['scripts']['weft']}"]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a wheel and an sdist; the wheel is made from the sdist, as `python -m build` does it."""
+    for name in ("build", "hatchling"):
+        if find_spec(name) is None:
+            pytest.skip(f"{name} is not installed: the extra `test` brings it")
+    folder = tmp_path_factory.mktemp("dist")
+    run([sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT)], folder)
+    return folder
+
+
+def run(command: list[str], where: Path) -> str:
+    """What a command says; nothing of this process's environment leads it to the sources."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        command, cwd=where, env=environment, capture_output=True, text=True, timeout=500, check=False
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    return done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("suffix", [".whl", ".tar.gz"])
+def test_it_installs_and_works(built: Path, suffix: str, tmp_path: Path) -> None:
+    """Dependencies are those at hand, seen by path: no `.pth` file of theirs is read, so no editable weft is."""
+    (package,) = built.glob(f"*{suffix}")
+    assert weft.__version__ in package.name
+    venv.create(tmp_path / "env", with_pip=True)
+    python = tmp_path / "env" / "bin" / "python"
+    paths = {"base": str(tmp_path / "env"), "platbase": str(tmp_path / "env")}
+    (Path(sysconfig.get_path("purelib", vars=paths)) / "dependencies.pth").write_text(
+        "\n".join(path for path in sys.path if path.endswith("-packages"))
+    )
+    how = ["--no-deps", "--no-index", "--no-build-isolation", "--quiet", "--force-reinstall"]
+    run([str(python), "-m", "pip", "install", *how, str(package)], tmp_path)
+    assert "mk,kn->mn" in run([str(python), "-c", SMOKE, weft.__version__], tmp_path)
+    command = str(python.with_name("weft"))
+    assert run([command, "--version"], tmp_path).strip() == weft.__version__
+    shapes = ["--extents", "m=64,k=64,n=64", "--dtype", "float16", "--target", "sm_90"]
+    assert "candidates" in run([command, "explain", "mk,kn->mn", *shapes], tmp_path)
+
+
+@pytest.mark.slow
+def test_the_sdist_has_what_tests_and_pages_need(built: Path) -> None:
+    (package,) = built.glob("*.tar.gz")
+    with tarfile.open(package) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    needed = {"CITATION.cff", "CHANGELOG.md", "LICENSE", "Makefile", "docs/conf.py", "docs/cookbook/index.md"}
+    assert needed <= names
+    assert {"conftest.py", "tests/support.py"} <= names
+    assert {f"examples/{file.name}" for file in (ROOT / "examples").glob("*.*")} <= names
+
+
+ROOMS_WITHOUT_TRITON = (
+    "weft", "weft.spec", "weft.fn", "weft.plans", "weft.plans.contraction", "weft.plans.select", "weft.planner.planner",
+    "weft.machine", "weft.oracle", "weft.library.family", "weft.reference", "weft.testing", "weft_bench.cases",
+)  # fmt: skip
+
+
+def test_rooms_import_no_triton_and_touch_no_gpu() -> None:
+    code = (
+        "import sys, torch, importlib\n"
+        f"for room in {ROOMS_WITHOUT_TRITON}:\n"
+        "    importlib.import_module(room)\n"
+        "    if 'triton' in sys.modules or torch.cuda.is_initialized(): print(room)"
+    )
+    assert python(code) == ""
+
+
+def test_cpu_needs_no_triton() -> None:
+    """Where no Triton can be imported, functions are traced and contractions run all the same."""
+    code = (
+        "import sys; sys.modules['triton'] = None\n"
+        "import torch, weft; a = torch.full((3, 3), -1.0)\n"
+        "p = weft.plan('mk,kn->mn', a, a, a_fn=torch.relu, epilogue=torch.exp)\n"
+        "print(p(a, a).sum().item(), weft.einsum('ij->ji', a).sum().item())"
+    )
+    assert python(code) == "9.0 -9.0"
+
+
+def test_import_is_quick() -> None:
+    """A third of what torch's own import takes, at most: of the processor time, in one of three interpreters."""
+    code = (
+        "import time; start = time.process_time(); import torch; between = time.process_time(); import weft\n"
+        "print((time.process_time() - between) / (between - start))"
+    )
+    assert any(float(python(code)) < 1 / 3 for _ in range(3))
+
+
+def test_what_few_calls_need_is_imported_with_the_first_of_them() -> None:
+    found = python("import sys, weft; print(*sys.modules)").split()
+    assert not {name for name in found if name.partition(".")[0] in ("triton", "numba", "llvmlite", "jax")}
+    assert not {"weft.cascades.plan", "weft.distributed", "weft.tn", "weft.jax"} & set(found)
+
+
+def test_public_names() -> None:
+    import weft
+
+    for name in weft.__all__:
+        assert hasattr(weft, name)
+    wanted = {"contract", "plan", "Plan", "einsum", "reference", "WeftError", "NotationError", "ShapeError"}
+    wanted |= {"DTypeError", "FunctionError", "UnsupportedError", "WorkspaceError"}
+    assert wanted <= set(dir(weft))
+
+
+@pytest.mark.parametrize("words", ["", "--version", "--help", "explain --help", "tune --help", "accuracy --help"])
+def test_help_and_version_import_no_torch(words: str) -> None:
+    command = [sys.executable, "-X", "importtime", "-m", "weft", *words.split()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == (0 if words else 2)
+    imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines() if "|" in line}
+    assert "weft" in imported
+    assert not imported & {"torch", "numpy", "triton", "numba", "matplotlib"}
+
+
+def test_a_program_of_the_same_name_has_all_of_weft(tmp_path: Path) -> None:
+    (tmp_path / "weft").write_text("import weft; print(weft.contract.__name__)")
+    command = [sys.executable, "-P", str(tmp_path / "weft"), "--help"]
+    assert subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout == "contract\n"
+
+
+ABSENT = ("matplotlib", "rich", "typer", "pynvml", "weft_bench", "IPython", "cotengra", "autoray", "pyscf")
+BARE = f"ABSENT = {ABSENT}" + """
+import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ABSENT:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Absent())
+"""
+CHAIN = "import weft, torch; chain = 'ab,bc,cd->ad', *[torch.ones(8, 8)] * 3; "
+UNNAMED = """
+from importlib import metadata
+real = metadata.entry_points
+metadata.entry_points = lambda **asked: () if asked.get("group", "").startswith("weft.") else real(**asked)
+"""
+
+
+def bare(code: str) -> str:
+    """What is said in an environment of the hard dependencies alone: no weft-bench, no extras."""
+    return python(BARE + UNNAMED + code)
+
+
+def test_weft_alone_contracts() -> None:
+    said = bare(
+        "import torch, weft; a = torch.ones(3, 3)\n"
+        "p = weft.plan('mk,kn->mn', a, a)\n"
+        "net = weft.network('ab,bc,cd->ad', a, a, a)\n"
+        "assert 'mk,kn->mn' in p.explain() and net.explain()\n"
+        "from weft import *\n"
+        "print(p(a, a).sum().item(), net(a, a, a).sum().item(), weft.permute(a, 'ij->ji').sum().item())"
+    )
+    assert said == "27.0 81.0 9.0"
+
+
+def test_networks_without_cotengra() -> None:
+    """Paths of opt_einsum serve, slices that are named too; what would be better is said where it may count."""
+    said = bare(
+        "import torch, weft, weft.hooks\n"
+        "terms = ','.join(chr(97 + at) + chr(98 + at) for at in range(12)) + '->am'\n"
+        "a = [torch.full((2, 2), 0.5) for _ in range(12)]\n"
+        "net = weft.network(terms, *a)\n"
+        "print(net(*a).sum().item(), 'weft[networks]' in net.explain())\n"
+        "print(weft.network(terms, *a, slices='c')(*a).sum().item(), weft.einsum(terms, *a).sum().item())\n"
+        "few = weft.network('ab,bc,cd->ad', *a[:3], memory_limit='1MB')\n"
+        "print(few(*a[:3]).sum().item(), 'weft[networks]' in few.explain(), len(weft.hooks.cotengra()))"
+    )
+    assert said.split() == ["2.0", "True", "2.0", "2.0", "2.0", "False", "2"]
+
+
+#: What each raises or prints says what to install.
+NOT_INSTALLED = {
+    "import weft; weft.profile(None)": "weft.profile comes with the distribution weft-bench",
+    "from weft.base.extensions import reader; reader('kernels.kernel', 'plan.kernels')": "plan.kernels comes with the "
+    "distribution weft-bench",
+    "import weft; weft.energy(None)": "weft.energy comes with the distribution weft-bench",
+    "import weft, torch; a = torch.ones(2, 2); weft.network('ab,bc->ac', a, a).draw('x.png')": "Network.draw() "
+    "comes with the distribution weft-bench",
+    "import sys; sys.argv = ['weft', '--version']; import weft.__main__ as m; m.main()": "weft[cli]",
+    f"{CHAIN}weft.network(*chain, memory_limit=400)": "weft[networks]",
+    f"{CHAIN}weft.network(*chain, optimize='hyper')": "weft[networks]",
+    "import weft; weft.hooks.pyscf().__enter__()": "weft[hooks]",
+}
+ONE_BY_ONE = """
+import contextlib, io, json, traceback
+found = []
+for code in CODES:
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        try:
+            exec(code, {})
+            found.append("nothing is raised")
+        except SystemExit as end:
+            found.append(said.getvalue() + str(end) if end.code else "nothing is wrong")
+        except Exception as error:
+            found.append("".join(traceback.format_exception_only(error)))
+print(json.dumps(found))
+"""
+
+
+def test_what_is_not_installed_is_named() -> None:
+    said = json.loads(bare(f"CODES = {list(NOT_INSTALLED)}{ONE_BY_ONE}"))
+    for (code, says), found in zip(NOT_INSTALLED.items(), said, strict=True):
+        assert says in found, code
+
+
+def test_a_command_that_is_not_installed_says_what_to_install() -> None:
+    code = (
+        f"{UNNAMED}import sys; sys.argv = ['weft', 'bench', 'tccg', '--quick']\nfrom weft.__main__ import main\nmain()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 2
+    assert done.stderr.strip() == (
+        "weft: weft bench comes with the distribution weft-bench, which is not installed: pip install weft-bench"
+    )
+
+
+#: Everything that no hard dependency brings, blocked as if it were not installed.
+BLOCKED = """
+import importlib.abc, sys
+from importlib import metadata
+
+HIDDEN = ("triton", "quimb", "pyscf", "jax", "cupy", "numba_cuda", "nbclient", "sphinx", "scipy", "hypothesis")
+
+class Hidden(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in HIDDEN:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Hidden())
+version = metadata.version
+
+def known(name):
+    if name.replace("-", "_") in HIDDEN:
+        raise metadata.PackageNotFoundError(name)
+    return version(name)
+
+metadata.version = known
+import torch, weft
+"""
+
+
+def without(code: str, **environment: str) -> str:
+    return python(BLOCKED + code, limit=200, **{"PYTHONWARNINGS": "ignore", "TRITON_INTERPRET": "0", **environment})
+
+
+def test_every_public_name_is_there() -> None:
+    code = """
+import pkgutil
+from importlib import import_module
+names = sorted({*weft.__all__, *weft._LATER})
+for name in names:
+    getattr(weft, name)
+for package in (weft.distributed, weft.hooks, weft.tn, weft.nn, weft.blocks, weft.cache, weft.testing):
+    for name in getattr(package, "__all__", ()):
+        getattr(package, name)
+for found in pkgutil.iter_modules(import_module("weft.cli").__path__):
+    import_module(f"weft.cli.{found.name}")
+print(len(names))
+"""
+    assert int(without(code)) > 50
+
+
+OF_TRITON = {
+    "contract": "weft.contract('ij,jk->ik', a, a, backend='triton')",
+    "plan": "weft.plan('ij,jk->ik', a, a, backend='triton')",
+    "einsum": "weft.einsum('ij,jk,kl->il', a, a, a, backend='triton')",
+    "permute": "weft.permute(a, 'ij->ji', backend='triton')",
+    "return_arg": "weft.contract('ij,jk->ik', a, a, backend='triton', algebra='max_plus', return_arg=True)",
+    "grouped": "weft.grouped('ij,jk->ik', [(a, a), (a[:1], a)], backend='triton')",
+    "chain": "weft.chain('pq,bqc,cr->bpr', a, a[None], a, backend='triton')",
+    "transpose_": "weft.transpose_(a, (0, 1), backend='triton')",
+}
+
+
+def test_what_is_triton_s_says_what_to_install() -> None:
+    lines = "".join(
+        f"\ntry: {call}\nexcept weft.UnsupportedError as error: print({name!r}, str(error).splitlines()[0])"
+        for name, call in OF_TRITON.items()
+    )
+    told = without(f"\na = torch.ones(3, 3)\n{lines}", TRITON_INTERPRET="1").splitlines()
+    assert [line.partition(" ")[0] for line in told] == list(OF_TRITON)
+    for line in told:
+        assert "Triton is not installed (pip install triton)" in line
+
+
+COMMANDS = {
+    "explain mk,kn->mn --extents m=64,n=64,k=64": (0, "plan"),
+    "explain mk,kn->mn --extents m=64,n=64,k=64 --ptx": (0, "no kernel of weft's own"),
+    "explain mk,kn->mn --extents m=64,n=64,k=64 --target h200": (0, "blas"),
+    "explain mk,kn->mn --extents m=64,n=64,k=64 --target h200 --ptx": (2, "pip install triton"),
+    "explain mk,kn->mn --extents m=64,n=64,k=64 --target h200 --sass": (2, "pip install triton"),
+    "info --no-measure": (0, "not installed"),
+    "doctor --backend triton --device cpu": (2, "TRITON_INTERPRET"),
+    "warm": (2, "NVIDIA GPUs"),
+    "cache": (0, "WEFT_CACHE_DIR"),
+}
+
+
+def test_commands(tmp_path: object) -> None:
+    code = f"""
+from typer.testing import CliRunner
+from weft.cli.main import app
+for line in {list(COMMANDS)!r}:
+    done = CliRunner().invoke(app, line.split())
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    print(done.exit_code, "|", " ".join(done.output.split()))
+"""
+    told = without(code, WEFT_CACHE_DIR=str(tmp_path), WEFT_SELFTEST="0", COLUMNS="400").splitlines()
+    assert len(told) == len(COMMANDS)
+    for (line, (status, words)), found in zip(COMMANDS.items(), told, strict=True):
+        code_of, _, output = found.partition(" | ")
+        assert int(code_of) == status, (line, output)
+        assert words in output, (line, output)
