@@ -166,7 +166,8 @@ def plan_call(
     addend = as_tensor("c", c, request.promote).resolve_neg() if c is not None else None
     given = aux_tensors(operands, request.named) if operands is not None else {}
     if not is_transforming():
-        third, beside = None if addend is None else addend.detach(), {n: each.detach() for n, each in given.items()}
+        third = None if addend is None else addend.detach()
+        beside = {name: each.detach() for name, each in given.items()}
         plan.prepare(Arguments(x.detach(), y.detach(), third, operands=beside))
     options = replace(options_of(request, given), schedule=None if factors else request.schedule)
     return contract(request.notation, x, y, addend, alpha, beta, as_results(out), options, False, validate)

@@ -39,9 +39,9 @@ class Pointwise(ABC):
     """A function of one element: of its value, and of auxiliary operands and coordinates.
 
     `identity` tells functions apart: two with the same identity compute the same thing, which depends on nothing else.
-    `inputs` names the parameters,
-    the value first, and `dtypes` their element types in that order; `result` is the dtype of what the function yields,
-    a tuple of dtypes where it yields a tuple. `flops` counts arithmetic operations for each element.
+    `inputs` names the parameters, the value first, and `dtypes` their element types in that order; `result` is the
+    dtype of what the function yields, a tuple of dtypes where it yields a tuple. `flops` counts arithmetic operations
+    for each element.
     """
 
     identity: str

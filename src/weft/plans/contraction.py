@@ -147,7 +147,11 @@ class Plan(PlanBase, Generic[Returned]):
             if is_traced((x, y, addend, *each_of(out), *given.values())):
                 return as_operation("traced plan")(self, x, y, addend, alpha, beta, out, given or None, validate)
             call = Arguments(x, y, addend, as_results(out), alpha, beta, given)
-            result, known = (self.run_validated(call), None) if validate else self.run_known(call)
+            known = None
+            if validate or place is None:  # a call that is not kept needs no known call
+                result = (self.run_validated if validate else self.run)(call)
+            else:
+                result, known = self.run_known(call)
         self._calls.keep(place, tensors, known)
         return returned(source, out, result, False)
 
