@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 import weft
-from rank_cases import said
+from distributed_cases import said
 from rank_problems import Case, part
 from weft.distributed.rank_plan import DistributedPlan
 from weft.distributed.ranks import find_ranks

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 
 import weft
@@ -16,6 +17,12 @@ DTYPES = (
 )
 # Where every element of the result has an address of its own.
 OUT_LAYOUTS = ("contiguous", "permuted", "padded", "strided", "offset")
+
+
+def ready(backend: Backend) -> None:
+    """Skip where the kernels of a backend are not there."""
+    if backend.name == "triton":
+        pytest.importorskip("weft.gpu.permute.family")
 
 
 def any_bits(

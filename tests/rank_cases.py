@@ -14,10 +14,10 @@ import weft
 from weft.distributed.ranks import find_ranks
 
 
-def said(function: Any, *args: Any, **keywords: Any) -> tuple[str, str]:
+def said(function: Any, *args: Any) -> tuple[str, str]:
     """The class and the message of the error that a call raises."""
     try:
-        function(*args, **keywords)
+        function(*args)
     except weft.WeftError as error:
         return type(error).__name__, str(error)
     return "", ""

@@ -14,13 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from typer.testing import CliRunner
 
 import weft
-from commands import python
-from weft.api.describe import TARGETS, choices, described, in_types, read_equations
-from weft.cli.main import app
-from weft.spec import Contraction
 
 A, B = torch.arange(6.0).reshape(2, 3), torch.arange(12.0).reshape(3, 4) - 5
 AB = A @ B
@@ -58,7 +53,9 @@ class TestPickle:
             f"import pickle, torch; p = pickle.load(open({str(file)!r}, 'rb'))\n"
             "print(p(torch.ones(2, 3), torch.ones(3, 4)).sum().item())"
         )
-        assert python(code) == "24.0"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.strip() == "24.0"
 
     def test_a_function_that_cannot_be_found_again_is_named(self) -> None:
         with pytest.raises((pickle.PicklingError, AttributeError), match="lambda"):
@@ -281,37 +278,3 @@ class TestTensorsAsTheyCome:
         assert (weft.contract("mk,kn->mn", Dataset(), B.numpy(), promote=True) == AB.numpy()).all()
         with pytest.raises(weft.DTypeError, match=r"a is Dataset: .*promote=True"):
             weft.contract("mk,kn->mn", Dataset(), B)
-
-
-def test_equations_of_a_file_are_planned() -> None:
-    pytest.importorskip("triton")
-    text = "# mine\n\nab,bc->ac a=3,b=4,c=5\nabc->cab a=2,b=3,c=4\nabc->cab a=2,b=3,c=4\nab,bc->ac a=999,b=999,c=999\n"
-    found = list(read_equations(text))
-    assert [equation for equation, _ in found] == ["ab,bc->ac", "abc->cab", "abc->cab", "ab,bc->ac"]
-    assert [tuple(operand.shape) for operand in found[0][1]] == [(3, 4), (4, 5)]
-    wanted = choices((described(*each) for each in found), TARGETS["sm_90"])
-    assert [choice.description.text for choice in wanted] == ["ab,bc->ac", "abc->cab"], "BLAS compiles nothing"
-    types = [torch.float16, torch.float64]
-    again = [described(*each) for each in in_types(found[:1], types)]
-    assert [each.a.dtype for each in again if isinstance(each, Contraction)] == types
-
-
-@pytest.mark.parametrize("line", ["ab,bc->ac", "ab,bc->ac a=3,b=4", "ab,bc->ac a=x,b=4,c=5"])
-def test_a_line_that_cannot_be_read_is_named(line: str) -> None:
-    with pytest.raises(weft.NotationError, match="line 1 is no equation with the extent of every label"):
-        list(read_equations(line))
-
-
-def test_another_device_is_refused() -> None:
-    with pytest.raises(weft.UnsupportedError, match="compiled ahead for NVIDIA GPUs, not for 'cpu' here"):
-        weft.warm(device="cpu")
-    done = CliRunner().invoke(app, ["warm", "--device", "cpu"])
-    assert done.exit_code
-    assert "NVIDIA GPUs" in done.output
-
-
-@pytest.mark.gpu
-def test_what_is_compiled_is_found_by_calls() -> None:
-    a, b = torch.ones(7, 9, device="cuda"), torch.ones(9, 5, device="cuda")
-    assert weft.warm([("ab,bc->ac", (a, b))]) == 1
-    assert torch.equal(weft.contract("ab,bc->ac", a, b, specialize="now"), torch.full((7, 5), 9.0, device="cuda"))

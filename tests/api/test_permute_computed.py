@@ -1,17 +1,14 @@
-"""`weft.permute` that computes, fused or not the same; plans run on new tensors, and say what they do."""
+"""`weft.permute` with a function, a cast, scaling and accumulation, fused or not the same."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
-import numpy as np
 import pytest
 import torch
 
 import weft
-from permuting import any_bits, permuted, same_bits
+from permuting import permuted, ready, same_bits
 from support import Backend
 from weft import reference
 from weft.testing import poisoned, random_operand
@@ -39,12 +36,14 @@ class TestFunction:
         ("name", "dtype"), [*((name, SINGLE) for name in EXACT), ("relu", HALF), ("where", DOUBLE)], ids=str
     )
     def test_exact(self, name: str, dtype: torch.dtype, backend: Backend) -> None:
+        ready(backend)
         x, fn = values((9, 17, 5), dtype, backend), FUNCTIONS[name]
         assert torch.equal(permuted(x, "abc->cab", backend, (5, 9, 17), fn=fn), fn(x).permute(2, 0, 1))
 
     @pytest.mark.parametrize("name", ROUNDED)
     def test_rounded(self, name: str, backend: Backend) -> None:
         """Within eight units in the last place of the function in float64."""
+        ready(backend)
         x, fn = values((9, 17, 5), SINGLE, backend), FUNCTIONS[name]
         result = permuted(x, "abc->cab", backend, (5, 9, 17), fn=fn)
         expected = reference.permute("abc->cab", x, fn=fn)
@@ -52,6 +51,7 @@ class TestFunction:
         assert bool(((result - expected).abs() <= bound).all())
 
     def test_sees_values_of_the_operands_type(self, backend: Backend) -> None:
+        ready(backend)
         seen = []
 
         def note(value: torch.Tensor) -> torch.Tensor:
@@ -75,24 +75,28 @@ class TestFunction:
     def test_result_has_the_functions_type(
         self, fn: Callable[..., torch.Tensor], dtype: torch.dtype, result: torch.dtype, backend: Backend
     ) -> None:
+        ready(backend)
         x = values((6, 7), dtype, backend, integers=True)
         found = weft.permute(x, "ab->ba", fn=fn, backend=backend.name)
         assert found.dtype == result
         assert torch.equal(found, fn(x).T)
 
     def test_of_new_modes_and_diagonals(self, backend: Backend) -> None:
+        ready(backend)
         x = values((5, 5), SINGLE, backend)
         result = permuted(x, "aa->ba", backend, (3, 5), fn=torch.relu)
         assert torch.equal(result, torch.relu(x.diagonal()).expand(3, 5))
 
     def test_constant(self, backend: Backend) -> None:
         """A function that ignores its argument; scaling its value must not change what it returns next time."""
+        ready(backend)
         x = values((4, 1), SINGLE, backend)
         for _ in range(2):
             result = weft.permute(x, "ab->ba", fn=lambda v: torch.full_like(v, 3.0), alpha=2, backend=backend.name)
             assert torch.equal(result, torch.full((1, 4), 6.0, device=x.device))
 
     def test_complex(self, backend: Backend) -> None:
+        ready(backend)
         z = values((5, 6), COMPLEX, backend)
         moved = weft.permute(z.conj(), "ab->ba", fn=lambda v: v + 1j, backend=backend.name)
         assert torch.equal(moved, z.conj().T + 1j)
@@ -105,6 +109,7 @@ class TestCast:
     @pytest.mark.parametrize(("dtype", "result"), CASTS, ids=str)
     def test_cast(self, dtype: torch.dtype, result: torch.dtype, backend: Backend) -> None:
         """Whole numbers: Triton's interpreter cuts off where a GPU rounds to bfloat16."""
+        ready(backend)
         x = values((9, 17, 5), dtype, backend, integers=True)
         expected = x.permute(2, 1, 0).to(result)
         assert same_bits(permuted(x, "abc->cba", backend, (5, 17, 9), dtype=result), expected)
@@ -112,10 +117,12 @@ class TestCast:
 
     @pytest.mark.parametrize("result", [HALF, DOUBLE], ids=str)
     def test_cast_rounds_to_nearest(self, result: torch.dtype, backend: Backend) -> None:
+        ready(backend)
         x = values((33, 40), SINGLE, backend)
         assert same_bits(weft.permute(x, "ab->ba", out_dtype=result, backend=backend.name), x.T.to(result))
 
     def test_real_to_complex(self, backend: Backend) -> None:
+        ready(backend)
         x = values((5, 6), SINGLE, backend)
         moved = weft.permute(x, "ab->ba", out_dtype=COMPLEX_DOUBLE, backend=backend.name)
         assert torch.equal(moved, x.T.to(COMPLEX_DOUBLE))
@@ -123,6 +130,7 @@ class TestCast:
     @pytest.mark.parametrize("dtype", [COMPLEX, COMPLEX_DOUBLE], ids=str)
     def test_conjugate(self, dtype: torch.dtype, backend: Backend) -> None:
         """Read without a copy: the view's memory is not touched, the values are conjugated on the way."""
+        ready(backend)
         z = values((5, 6, 7), dtype, backend)
         assert torch.equal(permuted(z.conj(), "abc->cab", backend, (7, 5, 6)), z.permute(2, 0, 1).conj())
 
@@ -137,6 +145,7 @@ class TestScaling:
         ids=str,
     )
     def test_small_integers_are_exact(self, dtype: torch.dtype, alpha: int, beta: int, backend: Backend) -> None:
+        ready(backend)
         x = values((9, 7, 5), dtype, backend, integers=True)
         out = random_operand((5, 9, 7), dtype, 2, integers=True, device=backend.device)
         expected = alpha * x.permute(2, 0, 1) + beta * out
@@ -145,6 +154,7 @@ class TestScaling:
 
     @pytest.mark.parametrize("layout", ["permuted", "padded", "strided"])
     def test_into_a_strided_result(self, layout: str, backend: Backend) -> None:
+        ready(backend)
         x = values((6, 7), SINGLE, backend, integers=True)
         guarded = poisoned((7, 6), SINGLE, layout=layout, device=backend.device)
         guarded.tensor.fill_(5)
@@ -158,6 +168,7 @@ class TestScaling:
     @pytest.mark.parametrize("dtype", [HALF, SINGLE, torch.complex64], ids=str)
     def test_an_addend_elsewhere_is_read_where_it_lies(self, dtype: torch.dtype, layout: str, backend: Backend) -> None:
         """And stays as it was."""
+        ready(backend)
         x = values((40, 33), dtype, backend, integers=True)
         if layout == "broadcast":
             c = random_operand((33, 1), dtype, 3, integers=True, device=backend.device)
@@ -173,6 +184,7 @@ class TestScaling:
 
     def test_half_goes_by_single(self, backend: Backend) -> None:
         """0.1 x + y rounded once: rounding 0.1 to half first, or the product, would show."""
+        ready(backend)
         x, y = values((40, 33), HALF, backend), random_operand((33, 40), HALF, 3, device=backend.device)
         out = y.clone()
         weft.permute(x, "ab->ba", c=out, out=out, alpha=0.1, beta=1, backend=backend.name)
@@ -181,12 +193,14 @@ class TestScaling:
 
     def test_wide_results_keep_their_digits(self, backend: Backend) -> None:
         """A float32 tensor added into float64: neither alpha nor what stands there is shortened."""
+        ready(backend)
         x = values((6, 7), SINGLE, backend, integers=True)
         out = torch.full((7, 6), 1 + 2.0**-40, dtype=DOUBLE, device=backend.device)
         weft.permute(x, "ab->ba", c=out, out=out, beta=1, backend=backend.name)
         assert torch.equal(out, x.T.double() + (1 + 2.0**-40))
 
     def test_integers_scaled_by_what_a_function_makes_of_them(self, backend: Backend) -> None:
+        ready(backend)
         x = values((6, 7), torch.int32, backend)
         result = weft.permute(x, "ab->ba", fn=lambda v: v.to(torch.float32) / 2, alpha=0.5, backend=backend.name)
         assert torch.equal(result, x.T / 4)
@@ -194,18 +208,21 @@ class TestScaling:
     @pytest.mark.parametrize("poison", [float("nan"), float("inf")])
     def test_beta_zero_reads_nothing(self, poison: float, backend: Backend) -> None:
         """pytorch#96037, #194442: NaN and infinity in C spread."""
+        ready(backend)
         x = values((6, 7), SINGLE, backend)
         out = torch.full((7, 6), poison, device=backend.device)
         weft.permute(x, "ab->ba", c=out, out=out, alpha=2, beta=0, backend=backend.name)
         assert torch.equal(out, 2 * x.T)
 
     def test_alpha_zero_does_not_read_x(self, backend: Backend) -> None:
+        ready(backend)
         x = torch.tensor([[1.0, float("nan")]], device=backend.device)
         assert torch.equal(weft.permute(x, "ab->ba", alpha=0, backend=backend.name), torch.zeros_like(x).T)
         added = weft.permute(x, "ab->ba", alpha=0, c=torch.ones_like(x).T, beta=3, backend=backend.name)
         assert torch.equal(added, 3 * torch.ones_like(x).T)
 
     def test_new_modes_accumulate_each(self, backend: Backend) -> None:
+        ready(backend)
         x = values((6,), SINGLE, backend, integers=True)
         out = values((4, 6), SINGLE, backend, integers=True)
         expected = x + 2 * out
@@ -213,6 +230,7 @@ class TestScaling:
         assert torch.equal(out, expected)
 
     def test_complex_scalars(self, backend: Backend) -> None:
+        ready(backend)
         z, out = (values((3, 4), COMPLEX, backend, integers=True) for _ in range(2))
         expected = 1j * z.T + (1 - 2j) * out.T
         out = out.T.contiguous()
@@ -220,6 +238,7 @@ class TestScaling:
         assert torch.equal(out, expected)
 
     def test_complex_by_real_numbers(self, backend: Backend) -> None:
+        ready(backend)
         z = values((3, 4), COMPLEX, backend, integers=True)
         out = values((4, 3), COMPLEX, backend, integers=True)
         expected = 2 * z.T.conj() + 3 * out
@@ -249,136 +268,3 @@ def test_c_is_a_conjugate_or_negative_view_of_the_result() -> None:
     expected = x.T + place.conj().imag
     weft.permute(x, "ab->ba", c=place.conj().imag, out=out)
     torch.testing.assert_close(out, expected)
-
-
-class TestRun:
-    def test_on_new_tensors(self, backend: Backend) -> None:
-        x = any_bits((6, 7, 5), torch.float32, 1, device=backend.device)
-        p = weft.plan_permute(x, "abc->cab", backend=backend.name)
-        assert p.shape == (5, 6, 7)
-        assert p.dtype == torch.float32
-        for seed in (2, 3):
-            y = any_bits((6, 7, 5), torch.float32, seed, device=backend.device)
-            assert same_bits(p(y), y.permute(2, 0, 1))
-
-    def test_scalars_belong_to_the_call(self, backend: Backend) -> None:
-        x = torch.arange(12.0, device=backend.device).reshape(3, 4)
-        p = weft.plan_permute(x, "ab->ba", backend=backend.name)
-        out = torch.ones(4, 3, device=backend.device)
-        assert torch.equal(p(x), x.T)
-        assert torch.equal(p(x, alpha=2), 2 * x.T)
-        assert p(x, c=out, out=out, beta=3) is out
-        assert torch.equal(out, x.T + 3)
-        assert torch.equal(p(x, out=out), x.T), "the plain variant is still there"
-
-    def test_results_of_any_layout(self, backend: Backend) -> None:
-        x = any_bits((6, 7), torch.float32, 4, device=backend.device)
-        p = weft.plan_permute(x, "ab->ba", backend=backend.name)
-        for out in (torch.empty(7, 6), torch.empty(6, 7).T, torch.empty(7, 9)[:, :6]):
-            out = out.to(backend.device)
-            assert same_bits(p(x, out=out), x.T)
-
-    def test_arrays_of_numpy(self) -> None:
-        x = np.arange(12.0).reshape(3, 4)
-        p = weft.plan_permute(x, "ab->ba", fn=torch.square)
-        assert np.array_equal(p(x), np.square(x).T)
-
-    def test_conjugate_views(self) -> None:
-        z = torch.randn(3, 4, dtype=torch.complex128)
-        p = weft.plan_permute(z.conj(), "ab->ba")
-        assert torch.equal(p(z.conj()), z.T.conj())
-        with pytest.raises(weft.DTypeError, match="conjugate"):
-            p(z)
-
-    def test_runs_on_what_is_less_aligned(self) -> None:
-        p = weft.plan_permute(torch.ones(3, 4), "ab->ba")
-        other = torch.arange(13.0)[1:].view(3, 4)
-        assert torch.equal(p(other), other.T)
-
-    @pytest.mark.parametrize(
-        ("other", "error", "words"),
-        [
-            (torch.ones(3, 5), weft.ShapeError, "shape"),
-            (torch.ones(4, 3).T, weft.ShapeError, "strides"),
-            (torch.ones(3, 4).double(), weft.DTypeError, "float64"),
-        ],
-    )
-    def test_refuses_what_lies_otherwise(self, other: torch.Tensor, error: type[weft.WeftError], words: str) -> None:
-        p = weft.plan_permute(torch.ones(3, 4), "ab->ba")
-        out = torch.full((4, 3), 7.0)
-        with pytest.raises(error, match=words):
-            p(other, out=out)
-        assert bool((out == 7).all())
-
-    def test_in_several_threads(self) -> None:
-        x = any_bits((96, 64, 80), torch.float32, 5)
-        expected = x.permute(2, 1, 0)
-        p = weft.plan_permute(x, "abc->cba")
-        with ThreadPoolExecutor(4) as crew:
-            results = list(crew.map(lambda _: p(x), range(12)))
-        assert all(same_bits(result, expected) for result in results)
-
-
-class TestCache:
-    @pytest.mark.keeps
-    def test_one_plan_for_one_request(self) -> None:
-        x = torch.ones(3, 4)
-        plan = weft.plan_permute(x, "ab->ba")
-        assert weft.plan_permute(torch.zeros(3, 4), "ab->ba") is plan
-        assert weft.plan_permute(x, "ab->ba", fn=torch.relu) is weft.plan_permute(x, "ab->ba", fn=torch.relu)
-
-    @pytest.mark.parametrize(
-        ("first", "second"),
-        [
-            (torch.ones(3, 4), torch.ones(4, 3).T),
-            (torch.ones(3, 4), torch.ones(3, 4).half()),
-            (torch.ones(3, 4), torch.ones(13)[1:].view(3, 4)),
-            (torch.ones(3, 4, dtype=torch.complex64), torch.ones(3, 4, dtype=torch.complex64).conj()),
-        ],
-    )
-    def test_layouts_are_told_apart(self, first: torch.Tensor, second: torch.Tensor) -> None:
-        """cupy#7318, #7812: a plan cache that hands a similar call the wrong plan."""
-        assert weft.plan_permute(first, "ab->ba") is not weft.plan_permute(second, "ab->ba")
-        for x in (first, second, first):
-            assert same_bits(weft.permute(x, "ab->ba"), x.T.resolve_conj())
-
-    def test_constants_of_functions_are_told_apart(self) -> None:
-        x = torch.ones(3, 4)
-        results = [weft.permute(x, "ab->ba", fn=lambda v, by=by: v * by) for by in (2.0, 3.0)]
-        assert [result[0, 0].item() for result in results] == [2.0, 3.0]
-
-    def test_extents_are_told_apart(self) -> None:
-        x = torch.ones(3)
-        assert weft.permute(x, "a->ba", extents={"b": 2}).shape == (2, 3)
-        assert weft.permute(x, "a->ba", extents={"b": 5}).shape == (5, 3)
-        assert weft.permute(x, "a->ba", out=torch.empty(4, 3)).shape == (4, 3)
-
-
-class TestExplain:
-    def test_names_what_it_does(self) -> None:
-        x = torch.ones(64, 32, 48)
-        text = weft.plan_permute(x, "abc->cab", fn=torch.relu, alpha=2.0, out_dtype=torch.float64).explain()
-        for words in ("abc->cab", "D[cab] = alpha * fn(X[abc])", "transposition", "relu", "float64", "MB", "workspace"):
-            assert words in text, text
-
-    def test_a_copy_is_found_to_be_one(self) -> None:
-        text = weft.plan_permute(torch.ones(4, 5, 6), "abc->abc").explain()
-        assert re.search(r"abc\s+120\s+1\s+1\n", text), text
-        assert "a copy" in text
-        assert "bits are moved as they are" in text
-
-    def test_of_the_reference_backend(self) -> None:
-        assert "oracle" in weft.plan_permute(torch.ones(4, 5), "ab->ba", backend="reference").explain()
-
-    def test_many_modes_and_accumulation(self) -> None:
-        x, out = torch.ones((2,) * 12), torch.ones((2,) * 12)
-        p = weft.plan_permute(x, (range(12), range(11, -1, -1)), c=out, out=out, beta=1.0)
-        assert "and 2 more" in p.explain()
-        assert "beta * D" in p.explain()
-        assert "read X 16.4 kB + D 16.4 kB" in p.explain()
-
-    def test_schedule_and_workspace(self) -> None:
-        p = weft.plan_permute(torch.ones(300, 200, 100), "abc->cba")
-        assert str(p.schedule) in repr(p)
-        assert 0 < p.workspace_bytes < 1 << 23
-        assert weft.plan_permute(torch.ones(300, 200, 100), "abc->cba", workspace_limit=0).workspace_bytes == 0
