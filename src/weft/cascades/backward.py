@@ -225,14 +225,18 @@ def gradients(
 
 
 def gradients_of(
-    results: Sequence[Tensor], grads: Sequence[Tensor | None], leaves: Sequence[Tensor | None], again: bool = False
+    results: Sequence[Tensor], grads: Sequence[Tensor | None], leaves: Sequence[Tensor | None], again: bool = False,
+    kept: bool = False,
 ) -> list[Tensor | None]:
-    """The gradients of leaves that require one, None for others; `again`: which have gradients themselves."""
+    """The gradients of leaves that require one, None for others; `again`: which have gradients themselves.
+
+    `kept`: the graph stays, for another pass.
+    """
     each = zip(results, grads, strict=True)
     pairs = [(value, grad) for value, grad in each if grad is not None and value.requires_grad]
     wanted = [each for each in leaves if each is not None and each.requires_grad]
     if not pairs or not wanted:
         return [None] * len(leaves)
     values, given = zip(*pairs, strict=True)
-    found = iter(torch.autograd.grad(values, wanted, given, create_graph=again, allow_unused=True))
+    found = iter(torch.autograd.grad(values, wanted, given, again or kept, again, allow_unused=True))
     return [next(found) if leaf is not None and leaf.requires_grad else None for leaf in leaves]

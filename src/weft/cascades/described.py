@@ -246,7 +246,9 @@ def explained(plan: Any) -> str:
         left = sum(math.prod(extent for _, extent in box.values()) for box in plan.blocks.cut(stage, {}))
         if left < elements:
             lines.append(f"masks       pass {at + 1} computes {share(left / elements)} of S")
-    if plan.few is not None:
+    if plan.attention is not None:
+        lines.append("serves      torch's scaled_dot_product_attention")
+    elif plan.few is not None:
         lines.append("serves      torch's operations, on all of S at once: it has few elements")
     elif plan.said.device.type == "cpu":
         why = dict.fromkeys(each for each in plan.loops.rows.values() if isinstance(each, str))

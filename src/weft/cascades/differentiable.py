@@ -28,11 +28,6 @@ VIEWS = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
 Planning = Callable[[CascadeNotation, Terms, Sequence[Tensor]], Any]
 
 
-def differentiated(plan: Any, given: Sequence[Tensor]) -> list[Tensor]:
-    """Results of a plan on A, B, C and operands, as the caller has them."""
-    return list(DifferentiatedCascade.apply(_Run(plan), *given))
-
-
 class DifferentiatedCascade(torch.autograd.Function):
     """A call that is made in one of several ways: in full, or by launches that were made before.
 
@@ -71,7 +66,7 @@ class DifferentiatedCascade(torch.autograd.Function):
             return (None, *ctx.way.backward(given, others[: plan.meets], states, grads, needs))
 
 
-class _Run:
+class FullRun:
     """A call in full. Its states are all whole values: results, and what reductions came to."""
 
     def __init__(self, plan: Any) -> None:

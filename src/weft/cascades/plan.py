@@ -20,11 +20,12 @@ from weft.base.dispatch import as_operation, is_traced, outside_graphs
 from weft.base.forks import computing
 from weft.base.kept import keep_if_captured
 from weft.base.log import warn
+from weft.cascades.attention import AttentionRun, TorchAttention, attention_of
 from weft.cascades.backward_launch import BackwardLaunch
 from weft.cascades.between import Between, check_reductions, recorded, traced
 from weft.cascades.blocks import Blocks, most_elements
 from weft.cascades.described import CascadeNotation, Described, Results, Terms, explained
-from weft.cascades.differentiable import VIEWS, differentiated, transformed
+from weft.cascades.differentiable import VIEWS, DifferentiatedCascade, FullRun, transformed
 from weft.cascades.frame import BlockProducts, CascadeFrame, SecondAlgebra, apart, as_it_lies, frame_of, size_of
 from weft.cascades.launch import CascadeLaunch
 from weft.cascades.operations import WholeWriter
@@ -242,7 +243,9 @@ class CascadePlan:
         Autocast casts none of what is between.
         """
         self.said.check(given[: self.count], dict(zip(self.said.operands, given[self.count :], strict=False)))
-        if self.few is not None and forward_ad._current_level < 0 and serves():
+        grads = torch.is_grad_enabled() and any(each.requires_grad for each in given)
+        written = self.few is not None and (grads or self.attention is None)
+        if written and forward_ad._current_level < 0 and serves():
             return self._at_once(given), self._at_once
         with without_autocast():
             return self._made(given)
@@ -265,11 +268,20 @@ class CascadePlan:
     def _made(self, given: Sequence[Tensor]) -> tuple[Any, Any]:
         if self.options.backend == "reference":
             return self._packed(self.whole(torch.float64)(*given, *self.coordinates)), None
+        grads = torch.is_grad_enabled() and any(each.requires_grad for each in given[: self.count])
+        if self.attention is not None and self.attention.serves(grads):
+            return self._attended(given, grads), self._anew
         if self.arriving is not None:
-            grads = torch.is_grad_enabled() and any(each.requires_grad for each in given[: self.count])
             self.arriving(self._preparing(given, grads))
-        found = self._packed(differentiated(self, given))
+        found = self._packed(DifferentiatedCascade.apply(FullRun(self), *given))
         return found, self._anew if self.said.device.type == "cpu" else Repeated.of(self, given)
+
+    def _attended(self, given: Sequence[Tensor], grads: bool) -> Tensor | tuple[Tensor, ...]:
+        assert self.attention is not None
+        if grads or forward_ad._current_level >= 0:
+            return self._packed(DifferentiatedCascade.apply(AttentionRun(self), *given))
+        with torch._C._ExcludeDispatchKeyGuard(VIEWS):  # results are no views
+            return self.attention(given)
 
     def _packed(self, found: Sequence[Tensor]) -> Tensor | tuple[Tensor, ...]:
         return tuple(found) if self.several else found[0]
@@ -277,6 +289,11 @@ class CascadePlan:
     def whole(self, wide: torch.dtype) -> TorchProgram:
         """The call as one program of torch's operations, computed in a type, of A, B, C, operands and coordinates."""
         return WholeWriter(self, wide).whole(*self._laid)
+
+    @cached_property
+    def attention(self) -> TorchAttention | None:
+        """Torch's attention, where the function is its softmax and torch has a kernel."""
+        return attention_of(self)
 
     @cached_property
     def few(self) -> TorchProgram | None:
