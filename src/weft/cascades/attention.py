@@ -56,10 +56,11 @@ def softmax_of(between: Between, columns: Sequence[Label], indices: dict[str, La
     while value is not between.inputs[0]:
         if not isinstance(value, fx.Node) or value.target not in (_ATEN.mul.Tensor, _ATEN.div.Tensor):
             return None
-        value, factor = value.args
+        inner, factor = value.args
         if not isinstance(factor, (int, float)):
             return None
         scale = scale * factor if value.target is _ATEN.mul.Tensor else scale / factor
+        value = inner
     return Softmax(scale, row)
 
 

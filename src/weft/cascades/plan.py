@@ -14,7 +14,7 @@ from torch.autograd import forward_ad
 
 from weft.autograd.graphs import Program as TorchProgram
 from weft.autograd.graphs import serves
-from weft.base.arrays import as_tensor, is_transforming, returned, source_of, without_autocast
+from weft.base.arrays import any_autocast, as_tensor, is_transforming, returned, source_of, without_autocast
 from weft.base.caches import cached_property
 from weft.base.dispatch import as_operation, is_traced, outside_graphs
 from weft.base.forks import computing
@@ -270,11 +270,17 @@ class CascadePlan:
             return self._packed(self.whole(torch.float64)(*given, *self.coordinates)), None
         grads = torch.is_grad_enabled() and any(each.requires_grad for each in given[: self.count])
         if self.attention is not None and self.attention.serves(grads):
-            return self._attended(given, grads), self._anew
+            return self._attended(given, grads), partial(self._attended_again, grads=grads)
         if self.arriving is not None:
             self.arriving(self._preparing(given, grads))
         found = self._packed(DifferentiatedCascade.apply(FullRun(self), *given))
         return found, self._anew if self.said.device.type == "cpu" else Repeated.of(self, given)
+
+    def _attended_again(self, given: Sequence[Tensor], grads: bool) -> Any:
+        """Results of a call like one before."""
+        assert self.attention is not None
+        alike = not any_autocast() and self.attention.serves(grads)
+        return self._attended(given, grads) if alike else self._anew(given)
 
     def _attended(self, given: Sequence[Tensor], grads: bool) -> Tensor | tuple[Tensor, ...]:
         assert self.attention is not None
