@@ -252,7 +252,7 @@ def test_doors() -> None:
     assert f"took {loops[0]:.0f} times as long" in words
     assert f"and {loops[1]:.0f} times as long launched by the host" in words
     double, exchanged, single, both = read("h200", "doors", "triangles.json")["found"]
-    for symmetry, one, other in (("within each pair", double, single), ("(`\"efab\": 1`)", exchanged, both)):
+    for symmetry, one, other in (("within each pair", double, single), ('(`"efab": 1`)', exchanged, both)):
         cells = " | ".join(f"{value:.2f}" for value in (one["time over whole"], other["time over whole"], one["bytes"]))
         assert f"{symmetry} | {cells} |" in text
 
