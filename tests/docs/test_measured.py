@@ -163,17 +163,16 @@ def test_a_network_chosen_for_again() -> None:
 def test_products_of_terms() -> None:
     text = " ".join(page("numbers.md").split())
     lines = read("h200", "terms.json")["lines"]
-    for n, said in ((8192, "{} TFLOP/s and with a bias and ReLU at {}"), (4096, "of 4096 x 4096 at {} and {}")):
+    for n in (8192, 4096):
         plain, fused = (
             fmean(float(line.split()[-2]) for line in lines if line.startswith(f"{n} {name} "))
             for name in ("plain", "bias relu")
         )
         assert abs(plain - fused) / plain < 0.06
-        assert said.format(f"{plain:.0f}", f"{fused:.0f}") in text
+        assert f"| {n} x {n} | {plain:.0f} TFLOP/s | {fused:.0f} TFLOP/s |" in text
     for columns in (16, 32, 64):
         (line,) = [each for each in lines if each.startswith(f"{columns} ieee_bound ")]
-        assert f"by {columns} columns" in text
-        assert f"{float(line.split()[2]):.2f} ms" in text
+        assert f"| {columns} | {float(line.split()[2]):.2f} ms |" in text
 
 
 def test_attention() -> None:
@@ -246,24 +245,24 @@ def test_doors() -> None:
         assert all(each in line for each in times), line
     blocks = read("h200", "doors", "block_sparse.json")["found"]
     ratios = [row["device: over"]["cutensor"] for row in blocks]
-    assert f"took {1 / geometric_mean(ratios):.2f} of the time of cuTENSOR's" in text
-    assert f"and {1 / min(ratios):.2f} in the worst; a loop" in text
+    words = " ".join(text.split())
+    assert f"took {1 / geometric_mean(ratios):.2f} of the time of cuTENSOR's" in words
+    assert f"and {1 / min(ratios):.2f} in the worst. A loop" in words
     loops = [geometric_mean([row[f"{kind}: over"]["loop"] for row in blocks]) for kind in ("device", "call")]
-    assert f"took {loops[0]:.0f} times as long" in text
-    assert f"and {loops[1]:.0f} times where the host does" in text
+    assert f"took {loops[0]:.0f} times as long" in words
+    assert f"and {loops[1]:.0f} times as long launched by the host" in words
     double, exchanged, single, both = read("h200", "doors", "triangles.json")["found"]
-    assert f"it takes {exchanged['time over whole']:.2f} of that time" in text
-    assert f"and {double['time over whole']:.2f} where V does not" in text
-    assert f"of {exchanged['bytes']:.2f} and {double['bytes']:.2f} of" in text
-    assert f"these are {both['time over whole']:.2f} and {single['time over whole']:.2f} there" in text
+    for symmetry, one, other in (("within each pair", double, single), ('(`"efab": 1`)', exchanged, both)):
+        cells = " | ".join(f"{value:.2f}" for value in (one["time over whole"], other["time over whole"], one["bytes"]))
+        assert f"{symmetry} | {cells} |" in text
 
 
 def test_invariant_bits() -> None:
-    text = page("contractions.md")
+    text = " ".join(page("contractions.md").split())
     longer = [1 / ratio for ratio in leads("h200", "doors", "invariant", "run.json", peer="weft-invariant")]
-    assert f"{geometric_mean([1 / each for each in longer]):.2f} times as the geometric mean of TCCG" in text
+    assert f"{geometric_mean([1 / each for each in longer]):.2f} times as long in the geometric mean of TCCG" in text
     slow = sorted(1 / each for each in longer)[-4:]
-    assert f"up to {slow[0]:.1f} where another schedule serves, and {slow[1]:.1f} to {slow[3]:.1f} in three" in text
+    assert f"up to {slow[0]:.1f} under another schedule, and {slow[1]:.1f} to {slow[3]:.1f} in three" in text
 
 
 def test_random_schedules() -> None:
