@@ -285,8 +285,8 @@ def test_random_schedules() -> None:
     assert min(worst["28"], worst["30"]) > 1.49
     assert max(value for name, value in worst.items() if name not in ("28", "30")) < 1.165
     hits = read("h200", "tuning-orders", "study.json")["cases"]["fp16_fp32 tccg-20"]["orders"]["hits"]
-    assert f"{min(hits['8'], hits['16']):.0f} of a hundred accesses hit and more in case 20" in " ".join(text.split())
-    assert f"in groups of 8 to 16 rows, {hits['1']:.0f} in groups of one" in " ".join(text.split())
+    assert f"In case 20 at least {min(hits['8'], hits['16']):.0f} % of accesses hit" in " ".join(text.split())
+    assert f"in groups of 8 to 16 rows, and {hits['1']:.0f} % in groups of one" in " ".join(text.split())
 
 
 def test_tccg_by_the_model_alone() -> None:
@@ -368,5 +368,5 @@ def test_everyday_calls_on_a_cpu_with_predictions_held_against_them_and_without(
     cases = sorted(held.keys() & without.keys())
     means = [geometric_mean([each[case] for case in cases]) for each in (held, without)]
     text = " ".join(page("planning.md").split())
-    assert f"Of {len(cases)} everyday calls on a CPU the default takes {means[0]:.3f} of torch's time so" in text
-    assert f"and {means[1]:.3f} without" in text
+    assert f"Over {len(cases)} everyday calls on a CPU, the default takes {means[0]:.3f} of torch's time with this check" in text
+    assert f"and {means[1]:.3f} without it" in text
