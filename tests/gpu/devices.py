@@ -43,9 +43,9 @@ TYPES = (
 )
 HEAD = """# Devices
 
-Tests compile the kernels of every family for each architecture below, with each Triton from 3.6 to 3.9. The kernels have
-run only on an H200 and an H100. A family that does not support a device gives the reason shown here; `explain()` of a plan
-gives the same.
+Tests compile the kernels of every family for each architecture below, with each Triton from 3.6 to 3.9. The kernels
+have run only on an H200 and an H100. A family that does not support a device gives the reason shown here; `explain()`
+of a plan gives the same.
 
 `python -m gpu.devices` generates this page from the families, and a test compares them.
 """
