@@ -46,7 +46,7 @@ def page(ladder: Ladder) -> str:
                 told.add(rung.module)
             elif of is flight and rung.published:
                 figures = "; ".join(f"{each.figure} ({each.source})" for each in rung.published)
-                parts.append(_filled(f"*{rung.name}*, a kernel that is shown above, was published as {figures}."))
+                parts.append(_filled(f"*{rung.name}*, shown above, was published with {figures}."))
     return "\n\n".join(parts) + "\n"
 
 
@@ -78,7 +78,7 @@ def remarks(ladder: Ladder, flight: Flight) -> list[str]:
         return []
     numbers = [number for number, _ in _rungs(ladder, flight)]
     command = f"weft ladder {ladder.name} --rung {numbers[0]}-{numbers[-1]}"
-    return [_filled(f"No time of these rungs is recorded yet: `{command}` takes them.")]
+    return [_filled(f"No times of these rungs are recorded yet: `{command}` measures them.")]
 
 
 def counters(ladder: Ladder, flight: Flight) -> list[str]:
@@ -89,7 +89,7 @@ def counters(ladder: Ladder, flight: Flight) -> list[str]:
     if any(own.values()) and known is not None:
         rows = [(number, rung, own[number]) for number, rung, _ in found if own.get(number)]
         said = f"Counters of one {known.device}, {known.date[:10]}: `{_command(known)}`."
-        told = f" In brackets those of the same kernels, published in double precision: {counted_how()}."
+        told = f" In brackets: the same kernels, published in double precision: {counted_how()}."
     elif flight.name == DOUBLE:
         rows = [(number, rung, None) for number, rung, _ in found if counters_of(rung)]
         said, told = "Counters of the same kernels", f", published in double precision: {counted_how()}."
@@ -118,8 +118,8 @@ def measured_by(ladder: Ladder) -> str:
     return (
         f"Times are from one {found.device}, {found.date[:10]}: `{_command(found)}`. "
         f"{'*roof* is the share of the roofline floor that a rung reaches; ' * has_roof}"
-        "*gain* is over the rung that is named before it, beside what was predicted"
-        f"{' and what the source published for its own machine' * has_sources}. "
+        "*gain* is the speedup over the rung named before it, next to the predicted one"
+        f"{' and the one that the source published for its own machine' * has_sources}. "
         f"The file `{_file(ladder.name)}` has all of it."
     )
 

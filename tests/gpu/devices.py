@@ -43,11 +43,11 @@ TYPES = (
 )
 HEAD = """# Devices
 
-Tests compile every family's kernels for each architecture below, under each Triton from 3.6 to 3.9. They have been run
-on an H200 and an H100 alone. A family that does not serve a device declines with the sentence given here, and
-`explain()` of a plan gives the same.
+Tests compile the kernels of every family for each architecture below, with each Triton from 3.6 to 3.9. The kernels
+have run only on an H200 and an H100. A family that does not support a device gives the reason shown here; `explain()`
+of a plan gives the same.
 
-This page is made of what the families say by `python -m gpu.devices`, and a test holds it to that.
+`python -m gpu.devices` generates this page from the families, and a test compares them.
 """
 
 
@@ -129,7 +129,7 @@ def types() -> str:
 
 def page() -> str:
     named = "\n".join(f"* `{name}`: {device.name}" for name, device in DEVICES.items())
-    return f"{HEAD}\n{named}\n\n{families()}\n\nNumbers that some device does not serve:\n\n{types()}\n"
+    return f"{HEAD}\n{named}\n\n{families()}\n\nNumber types that some device does not support:\n\n{types()}\n"
 
 
 if __name__ == "__main__":

@@ -11,10 +11,10 @@ from weft_bench.ladder.rung import Flight, Ladder, Prediction, Rung, Size
 USUAL = 512
 
 RUNGS = (
-    Rung("scalar", "cpu.scalar", Prediction(128, "an addition of one number in four cycles, against two of 16 a cycle"),
+    Rung("scalar", "cpu.scalar", Prediction(128, "one addition in four cycles, not two of 16 numbers in each cycle"),
          tool="numba"),
     Rung("vector", "cpu.vector",
-         Prediction(4, "two loads and a store for a product, from the second cache: two cycles, not a half"),
+         Prediction(4, "two loads and a store per product, from the second-level cache: two cycles, not half a one"),
          tool="numba"),
     Rung("blocked", "cpu.blocked", Prediction(1.5, "five loads and a store for four products: three cycles"),
          tool="numba"),
@@ -34,7 +34,7 @@ def _single(size: Size, kind: str) -> LadderContraction:
 LADDER = Ladder(
     "cpu",
     "A product of two square matrices on one thread of a CPU, from three loops to the vendor's library.",
-    (Flight("one thread", "Rows, vectors, caches; each rung is timed where there is no GPU, too.", _single, RUNGS),),
+    (Flight("one thread", "Rows, vectors, caches. These rungs are timed without a GPU, too.", _single, RUNGS),),
     tiny=40,
     on="cpu",
 )

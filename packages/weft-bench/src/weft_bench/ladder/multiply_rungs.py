@@ -26,7 +26,7 @@ def _instructions(count: int, products: int) -> Prediction:
     return Prediction(count / products, because)
 
 
-_ROOF = Prediction(1.0, "the roof is what the library reached when the device's ceilings were measured")
+_ROOF = Prediction(1.0, "the roof is the library's rate when the device's ceilings were measured")
 
 FP32 = (
     Rung("naive", "multiply.naive", _times_issue(33, f"32 transactions of A and one of B; {_CYCLE}"), (
@@ -41,7 +41,7 @@ FP32 = (
          _times_issue(2, "two loads a multiply-add, as from the L1 (nvcc joins four loads of A, numba does not)"),
          (slides(9190.8, 6358.7),), over="coalesced"),
     Rung("padded tiles", "multiply.padded_tiles",
-         _times_issue(2, "with matrices stored by rows no lane reads a column: there is no conflict to mend")),
+         _times_issue(2, "with matrices stored by rows no lane reads a column: no bank conflict to avoid")),
     Rung("column a thread", "multiply.column_per_thread", _times_issue(9 / 8, "nine loads for eight multiply-adds"),
          (slides(19823.7, 9190.8),), over="shared tiles"),
     Rung("4 x 4 a thread", "multiply.four_by_four",
@@ -94,14 +94,14 @@ FP16 = (
     Rung("warps", "multiply.warp_mma",
          Prediction(3.7, "tiles of 64 x 64 ask the L2 for 20 TB/s at full rate, and it has about 5.5"), tool="Triton"),
     Rung("warp groups", "multiply.warpgroup_mma",
-         Prediction(2.0, "copies by threads (cp.async) feed the tensor cores to about a half"), tool="Triton"),
+         Prediction(2.0, "copies by threads (cp.async) keep tensor cores about half busy"), tool="Triton"),
     Rung("TMA", "multiply.tensor_maps",
          Prediction(1.2, "full rate, but results are stored while nothing is multiplied, in four waves of programs"),
          tool="Triton"),
     Rung("warp specialization", "multiply.warp_specialization",
          Prediction(1.15, "loads never wait for products; stores are still waited for"), tool="Gluon"),
     Rung("weft", "multiply.weft_call",
-         Prediction(1.05, "programs that stay, and store one tile while the next is multiplied"), tool="weft"),
+         Prediction(1.05, "persistent programs store one tile while the next is multiplied"), tool="weft"),
     Rung("cuBLAS", "multiply.library", _ROOF, tool="torch"),
 )  # fmt: skip
 

@@ -11,17 +11,17 @@ from weft_bench.ladder.rung import Flight, Ladder, Prediction, Rung, Size
 USUAL = 8192
 
 SUMS = (
-    Rung("neighbours", "reduce.neighbours", Prediction(1.6, "eight steps with a barrier beside 32 loads of a thread")),
+    Rung("neighbours", "reduce.neighbours", Prediction(1.6, "eight steps with a barrier, and 32 loads per thread")),
     Rung("halves", "reduce.halves", Prediction(1.3, "the same steps, from the fourth on by one warp")),
-    Rung("shuffles", "reduce.shuffles", Prediction(1.1, "no barriers: loads alone are waited for")),
+    Rung("shuffles", "reduce.shuffles", Prediction(1.1, "no barriers: only loads are waited for")),
     Rung("weft", "reduce.weft_call", Prediction(1.05, "one pass at the speed of memory"), tool="weft"),
     Rung("torch", "reduce.library", Prediction(1.05, "one pass at the speed of memory"), tool="torch"),
 )  # fmt: skip
 
 HISTOGRAM = (
-    Rung("atomics", "reduce.atomics", Prediction(30, "the L2 makes an addition to a place every few cycles")),
-    Rung("bins of a block", "reduce.block_bins", Prediction(2, "shared memory makes 32 additions in a few cycles")),
-    Rung("torch", "reduce.library", Prediction(3, "it copies, and looks for the largest element first"),
+    Rung("atomics", "reduce.atomics", Prediction(30, "the L2 executes an addition to an address every few cycles")),
+    Rung("bins of a block", "reduce.block_bins", Prediction(2, "shared memory executes 32 additions in a few cycles")),
+    Rung("torch", "reduce.library", Prediction(3, "it copies, and finds the largest element first"),
          function="run_bincount", tool="torch"),
 )  # fmt: skip
 

@@ -22,12 +22,12 @@ METHODS = (
          (Published("launches and memory besides one product of matrices", GETT),), tool="torch"),
     Rung("GETT", "tensor.gett",
          Prediction(6.0, "elements one by one: 1024 loads and stores in 256 cycles of products"), tool="Triton"),
-    Rung("runs stated", "tensor.stated_runs", Prediction(2.0, "copies by threads feed tensor cores to about a half"),
+    Rung("runs stated", "tensor.stated_runs", Prediction(2.0, "copies by threads keep tensor cores half busy"),
          tool="Triton"),
     Rung("weft's GETT", "tensor.weft_gett", Prediction(1.5, "the cost model's time for its best schedule over 410 us"),
          tool="weft family"),
     Rung("warp specialization", "tensor.weft_specialized",
-         Prediction(1.08, "the cost model's time, two packing copies among it"), tool="weft family"),
+         Prediction(1.08, "the cost model's time, including two packing copies"), tool="weft family"),
     Rung("weft", "tensor.weft_call", Prediction(1.06, "the cost model's best"), tool="weft"),
 )  # fmt: skip
 
@@ -51,7 +51,7 @@ SUMS = (
 TWO_SITE = (
     Rung("0 direct", "two_site.direct", Prediction(155, "B d^2 chi^2 terms, three transactions each")),
     Rung("1 order", "two_site.ordered",
-         Prediction(58, "15.06 times fewer terms, but 17 transactions each: lanes stand in different rows"),
+         Prediction(58, "15.06 times fewer terms, but 17 transactions each: lanes are in different rows"),
          (Published("15.06 times fewer terms for d = 16, chi = 256", f"{NETWORKS}, table 3.1", 15.06),)),
     Rung("2 coalesced", "two_site.coalesced", Prediction(6.9, "two transactions a term")),
     Rung("3 on the chip", "two_site.on_chip",
@@ -104,7 +104,7 @@ def _case(flight: str, size: Size) -> Case:
 
 LADDER = Ladder(
     "tensor",
-    "Contractions of tensors by every method, functions fused, sums split, and the update of two sites in its stages.",
+    "Tensor contractions by every method, with fused functions and split sums, and a two-site update in stages.",
     (
         Flight("methods", "TCCG 20, fbea,ecfd->dcba, by every method.", _methods, METHODS),
         Flight("functions", "TCCG 15 with a leaky ReLU of A, B and D.", _functions, FUNCTIONS),

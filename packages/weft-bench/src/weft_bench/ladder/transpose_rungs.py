@@ -14,7 +14,7 @@ from weft_bench.ladder.rung import Flight, Ladder, Prediction, Rung, Size
 USUAL = 16384
 PUBLISHED = 10000  # of the thesis's matrices
 
-_WAITS = "8 kB on their way to an SM, where some 11 kB would keep the memory busy"
+_WAITS = "8 kB in flight to an SM, while some 11 kB would keep the memory busy"
 
 RUNGS = (
     Rung("thread an element", "transpose.by_reads",
@@ -25,7 +25,7 @@ RUNGS = (
          Prediction(1.4, f"fewer instructions, which did not bind; {_WAITS}")),
     Rung("in place", "transpose.in_place", Prediction(1.2, "two tiles a block: twice the loads before a barrier"),
          kind="in place"),
-    Rung("wide tiles", "transpose.wide_tiles", Prediction(1.05, "sixteen loads a thread on their way at once"),
+    Rung("wide tiles", "transpose.wide_tiles", Prediction(1.05, "sixteen loads in flight per thread"),
          over="padded tiles"),
     Rung("weft in place", "transpose.weft_call", Prediction(1.1, "whole sectors on both sides, two tiles a program"),
          function="run_in_place", kind="in place", tool="weft", over="in place"),
@@ -34,7 +34,7 @@ RUNGS = (
     Rung("copy", "transpose.copy", Prediction(1.0, "the roof is this rate"), kind="copy", tool="torch"),
 )  # fmt: skip
 
-_DOUBLE = "elements are twice as wide: 16 kB on their way to an SM keep the memory busy"
+_DOUBLE = "elements are twice as wide: 16 kB in flight to an SM keep the memory busy"
 
 
 def _double(name: str, module: str, number: str, before: str | None = None, kind: str = "") -> Rung:
@@ -74,7 +74,7 @@ def _matrix(size: Size, kind: str, by_columns: bool) -> Transposition:
 
 LADDER = Ladder(
     "transpose",
-    "A matrix and its transposed, from a thread for each element to the rate of a copy.",
+    "A matrix and its transpose, from a thread for each element to the rate of a copy.",
     (
         Flight("rows", "Matrices stored by rows.", _rows, RUNGS),
         Flight("columns", "Matrices stored by columns: the same kernels on the same memory.", _columns, RUNGS),

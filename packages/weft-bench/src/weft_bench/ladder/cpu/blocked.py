@@ -1,8 +1,8 @@
-"""Four rows of B stay in the first cache
+"""Four rows of B stay in the first-level cache
 
-The loop over k comes first, four steps at a time: four rows of B stay in the first cache while all rows of A pass by,
-and a vector of D is read and written once for four products. Four products take five loads and a store, where the rung
-before had eight and four, and most of its loads came from the second cache.
+The loop over k is outermost, four steps at a time: four rows of B stay in the first-level cache while all rows of A
+stream past, and a vector of D is read and written once for four products. Four products take five loads and a store;
+the rung before took eight and four, mostly from the second-level cache.
 
     for k by fours:        A                B             D
         for i:             . x x x x .      . . . .       . . . .

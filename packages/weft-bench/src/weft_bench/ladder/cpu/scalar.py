@@ -1,7 +1,7 @@
 """Three loops, one number at a time
 
-Each element of D is a sum that is made from its first product to its last. An addition waits for the one before it,
-some four cycles, and B is read down a column: every element of it lies in another cache line.
+Each element of D is summed from its first product to its last. An addition waits some four cycles for the one before
+it. B is read down a column, so every element is in another cache line.
 
     for i, j:              A                B                  D
         total = 0          x x x x  k>      . x . .

@@ -1,8 +1,8 @@
 """The innermost loop goes along a row
 
-The loops over j and k change places. An element of A meets a row of B, and is added to a row of D: neighbours in
-memory, which the compiler takes 8 or 16 at a time (SIMD), and no sum waits for another. The price is that a row of D is
-read and written again for every k.
+The loops over j and k are exchanged. An element of A multiplies a row of B, which is added to a row of D. These
+elements are adjacent, so the compiler processes 8 or 16 at a time (SIMD), and no sum waits for another. The price: a
+row of D is read and written again for every k.
 
     for i, k:                  B                   D
         x = A[i, k]            x x x x   *x  +=>   d d d d

@@ -1,7 +1,7 @@
 """Neighbouring threads take neighbouring columns
 
-The same kernel with x as the column. At each step the lanes of a warp share one element of A, which is broadcast, and
-read 32 elements of B that lie side by side: one transaction of 128 bytes each, instead of 32. Stores join the same
+The same kernel with x as the column. At each step the lanes of a warp read one common element of A, which is
+broadcast, and 32 adjacent elements of B: one transaction of 128 bytes instead of 32. Stores are coalesced in the same
 way.
 
     a warp at step k            A                 B                    D

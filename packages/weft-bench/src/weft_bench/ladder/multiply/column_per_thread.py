@@ -1,7 +1,7 @@
 """Eight sums of one column in registers
 
-A thread computes eight elements below one another. It loads an element of B once and uses it eight times: nine loads
-from shared memory for eight multiply-adds, where sixteen were needed before.
+A thread computes eight elements of one column. It loads an element of B once and uses it eight times: eight
+multiply-adds take nine loads from shared memory instead of sixteen.
 
     A 64 x 8               B 8 x 64
     . . . .                . . x . .            thread: 8 sums of a column

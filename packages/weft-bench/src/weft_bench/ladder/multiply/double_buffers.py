@@ -1,8 +1,8 @@
-"""Load the next tiles while these are multiplied
+"""Load the next tiles during the product
 
-Two buffers in shared memory for each operand. A thread asks for its values of the next tiles, multiplies the present
-ones while those are on their way, and puts them into the other buffer: the wait for global memory is hidden behind
-multiply-adds, and a step needs one barrier instead of two.
+Each operand has two buffers in shared memory. A thread requests its values of the next tiles, multiplies the current
+ones meanwhile, and stores the new values in the other buffer. Multiply-adds hide the latency of global memory, and a
+step needs one barrier instead of two.
 
     step            0          1          2          3
     load            tile 1     tile 2     tile 3     ...       registers

@@ -1,8 +1,8 @@
 """A square of 8 x 8 sums in registers
 
-Twice the side: sixteen values loaded serve 64 multiply-adds, a quarter of a load for each. A block of 256 threads has
-a tile of 128 x 128, so that global memory is read once in 128. What a thread loads of B lies side by side: the lanes
-of a warp meet the same bank in turns of four.
+Twice the side: sixteen loaded values feed 64 multiply-adds, a quarter of a load each. A block of 256 threads has a
+tile of 128 x 128, so each element of global memory is read once for 128 uses. A thread's values of B are adjacent, so
+lanes of a warp access the same bank in four turns.
 
     A 128 x 8              B 8 x 128                 8 values of B
     . . . .                . . 8 ... 8 . .              * * * * * * * *

@@ -1,8 +1,8 @@
 """Tiles in one-dimensional shared arrays
 
-As the next rung, but a tile is one array of 1024 elements whose index is computed for each access: y * 32 + x. The
-first kernel takes x and y as the grid has them; the second one numbers the threads of a block and finds x and y from
-the number. Both compute the same addresses, and a compiler is free to see that.
+Like the next rung, but a tile is one array of 1024 elements, and each access computes its index: y * 32 + x. The first
+kernel takes x and y from the grid. The second numbers the threads of a block and derives x and y from the number. Both
+compute the same addresses, as a compiler may notice.
 
     thread (x, y)  --->  tile[y * 32 + x]
     number 32 y + x  --->  y = number / 32, x = number % 32  --->  tile[y * 32 + x]

@@ -1,7 +1,7 @@
 """A square of 4 x 4 sums in registers
 
-Sums in a square use both operands again: eight values loaded serve sixteen multiply-adds, half a load for each. A
-thread keeps the four values of A and the four of B in registers, and adds their outer product to its sums.
+A square of sums reuses both operands: eight loaded values feed sixteen multiply-adds, half a load each. A thread keeps
+four values of A and four of B in registers and adds their outer product to its sums.
 
     A 64 x 16              B 16 x 64                 4 values of B
     . . . .                . . 4 4 4 4 . .              * * * *

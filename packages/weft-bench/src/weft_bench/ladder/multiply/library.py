@@ -1,6 +1,6 @@
 """The vendor's library
 
-`torch.mm`, which is cuBLAS on NVIDIA's GPUs: kernels written and scheduled by hand for each of them. This is the mark.
+`torch.mm`, which is cuBLAS on NVIDIA GPUs: kernels written and scheduled by hand for each GPU. This is the target.
 
     torch.mm(A, B)  -->  cuBLAS  -->  a heuristic chooses among some hundred kernels
 """

@@ -1,7 +1,7 @@
 """One thread for each element
 
-Every thread reads a whole row of A and a whole column of B. The threads of a warp stand side by side along x, and x is
-the row here: at each step their 32 elements of A lie in 32 different rows, so one load of A becomes 32 transactions.
+Every thread reads a whole row of A and a whole column of B. The threads of a warp are adjacent along x, and x is the
+row here: at each step their 32 elements of A are in 32 different rows, so one load of A takes 32 transactions.
 
     a warp at step k            A                 B                 D
     lane 0                  [k] . . . .       . . . . . .       x . . . .

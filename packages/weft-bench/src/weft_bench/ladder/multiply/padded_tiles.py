@@ -1,9 +1,9 @@
 """One more column in each tile
 
-Shared memory has 32 banks; the lanes of a warp that ask for different words of one bank are served one after the
-other. A column of a tile of 32 x 32 lies in a single bank, and with a 33rd column in 32 different ones. Whether that
-helps is a question of who reads columns: where matrices are stored by columns, lanes do; with rows, as here, lanes
-read along rows or share one element, and padding changes nothing.
+Shared memory has 32 banks; lanes of a warp that access different words of one bank take turns. A column of a 32 x 32
+tile is in a single bank; with a 33rd column it is spread over 32 banks. Padding helps only if lanes read columns. They
+do if matrices are stored by columns; here, with rows, lanes read along rows or share one element, and padding changes
+nothing.
 
     bank of element (row, column)
     32 columns:  (0,0)  0   (1,0)  0   (2,0)  0   ...     a column: one bank, 32 turns

@@ -1,8 +1,8 @@
 """Tiles of A, of B and of the sums in shared memory
 
-A block brings a tile of A and a tile of B into shared memory, where each element serves 32 threads; global memory is
-read 32 times less. The sums stand in shared memory as well: 256 threads go over a tile of 32 x 32 in four passes, and
-read and write a sum in each step along k. A compiler may keep a sum in a register within a tile, and does.
+A block loads a tile of A and a tile of B into shared memory, where each element is used by 32 threads; global memory
+is read 32 times less. The sums are in shared memory too: 256 threads cover a 32 x 32 tile in four passes, and read and
+write a sum in each step along k. A compiler may keep a sum in a register within a tile, and does.
 
     global memory          shared memory           256 threads: 32 x 8
     A ####........   --->  A 32 x 32  \\

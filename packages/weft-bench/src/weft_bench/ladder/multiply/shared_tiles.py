@@ -1,8 +1,8 @@
 """Tiles in shared memory, the sum in a register
 
-One thread for each element again, with its sum in a register from beginning to end: shared memory holds what threads
-share, and nothing else. A step costs two loads from shared memory and one multiply-add. Both loads take one cycle of
-the one port to shared memory, while the SM could start four multiply-adds in a cycle.
+One thread for each element again, now with its sum in a register from beginning to end: shared memory holds only data
+that threads share. A step takes two loads from shared memory and one multiply-add. Each load takes a cycle of the one
+port to shared memory, while the SM could start four multiply-adds in a cycle.
 
     A 32 x 32            B 32 x 32             thread (x, y)
     . . . . . .          . . x . . .           for k: sum += A[y, k] * B[k, x]

@@ -1,9 +1,9 @@
-"""A unit that copies tiles: TMA
+"""TMA: a unit that copies tiles
 
-The Tensor Memory Accelerator knows a matrix by a map of its extents and strides. One thread asks for a tile by its
-corner and goes on; the unit computes addresses, fills what lies outside with zeros, writes shared memory in the order
-that wgmma reads, and reports at a barrier when all bytes are there. Registers and instructions of address arithmetic
-are free again.
+The Tensor Memory Accelerator describes a matrix by a map of its extents and strides. One thread requests a tile by its
+corner and continues. The unit computes addresses, fills elements outside with zeros, writes shared memory in the order
+that wgmma reads, and signals a barrier when all bytes have arrived. This frees the registers and instructions of
+address arithmetic.
 
     one thread       tile (m, k) of map A, tile (k, n) of map B, please
     TMA              global memory ========> shared memory, swizzled; arrives at the stage's barrier

@@ -1,9 +1,9 @@
 """Tensor cores on the same numbers: TF32
 
-A tensor core multiplies small tiles in one instruction. It takes fp32 values with ten bits of mantissa instead of 23
-and adds in fp32. In Triton one writes a program for a tile instead of a thread: `tl.dot` is the product of two tiles,
-and the compiler distributes it over warps, and loads the next tiles while these are multiplied. Hopper's instruction
-for TF32 wants both operands with k along rows; B has not, and goes through registers.
+A tensor core multiplies small tiles in one instruction. It reads fp32 values with ten bits of mantissa instead of 23
+and adds in fp32. A Triton program describes a tile instead of a thread: `tl.dot` is the product of two tiles, and the
+compiler distributes it over warps and loads the next tiles meanwhile. Hopper's TF32 instruction needs k along the rows
+of both operands; B is stored otherwise and goes through registers.
 
     one program:   A [128 x 32]  .  B [32 x 128]  -->  sums [128 x 128] in the registers of 8 warps
                    8 + 1 + 10 bits of each value          8 + 1 + 23 bits of each sum

@@ -1,9 +1,9 @@
 """Four values with each load
 
-A thread's eight rows are now two runs of four, 64 apart, and so are its columns. With tiles aligned to 16 bytes the
-compiler joins the loads of a run to one of 128 bits: four loads for 64 multiply-adds, and no bank conflicts, as the
-runs of neighbouring lanes lie side by side. (numba knows nothing of the alignment of its arguments: loads from global
-memory stay 32 bits wide.)
+A thread's eight rows are now two runs of four, 64 apart, and so are its columns. If tiles are aligned to 16 bytes, the
+compiler joins the loads of a run into one of 128 bits: four loads for 64 multiply-adds. There are no bank conflicts,
+because the runs of neighbouring lanes are adjacent. (numba does not know the alignment of its arguments, so loads from
+global memory stay 32 bits wide.)
 
     columns of a tile      0 . . 3  4 . . 7  ...  60 .. 63 | 64 .. 67 ...
     thread x = 0           ^^^^^^^                           ^^^^^^^        one load of 128 bits each

@@ -1,9 +1,9 @@
 """Tensor cores by single warps, in half precision
 
-The instruction of one warp (`mma.sync`, what the wmma interface makes): 32 lanes hold fragments of A and B in
-registers and multiply 16 x 8 x 16 at a time. Values of 16 bits halve all traffic and double the rate. Two warps a
-program are too few for Hopper's wider instruction, so the compiler takes this one, and every fragment passes through
-registers.
+This instruction belongs to one warp (`mma.sync`, which the wmma interface generates): 32 lanes hold fragments of A and
+B in registers and multiply 16 x 8 x 16 at a time. Values of 16 bits halve all traffic and double the rate. A program
+of two warps is too small for Hopper's wider instruction, so the compiler selects this one, and every fragment passes
+through registers.
 
     one program:   A [64 x 32]  .  B [32 x 64]  -->  sums [64 x 64]
     warp 0         upper half: mma 16 x 8 x 16, 2 x 8 of them for each 16 of k

@@ -1,8 +1,9 @@
 """Warps with one task each
 
-One warp only loads, and two groups of four only multiply: nobody waits for what another could be doing meanwhile. The
-roles meet at barriers in shared memory, two for each stage: `full` when TMA has brought the tiles, `empty` when both
-consumers have read them. The loading warp gives its registers to the multiplying ones, which hold 64 x 256 sums each.
+One warp only loads, and two groups of four only multiply, so neither waits for work that another could do. The roles
+synchronise on two barriers in shared memory for each stage: `full` when TMA has loaded the tiles, `empty` when both
+consumers have read them. The loading warp gives its registers to the multiplying groups, which hold 64 x 256 sums
+each.
 
     producer, 1 warp     wait empty[s] -> ask TMA for tiles of stage s -> full[s]
     consumer 0, 4 warps  wait full[s]  -> wgmma, rows  0 ..  63         -> empty[s]

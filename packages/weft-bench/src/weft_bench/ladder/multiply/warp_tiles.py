@@ -1,9 +1,8 @@
 """A tile for each warp
 
-The 32 lanes of a warp ask for their runs together, and a run that several of them want is read once. Sixteen columns
-of threads by two rows want 16 runs of B and 2 of A. As 8 rows by 4 columns they want 8 of A and 4 of B: 128 bytes at
-most in a load, which is one cycle instead of two. Eight warps tile the block, two below one another and four side by
-side.
+The 32 lanes of a warp load their runs together, and a run that several lanes need is read once. Sixteen columns of
+threads by two rows need 16 runs of B and 2 of A. Eight rows by four columns need 8 of A and 4 of B: at most 128 bytes
+in a load, one cycle instead of two. Eight warps tile the block, two rows by four columns.
 
     block 128 x 128                     warp 64 x 32: lanes 8 x 4, runs of 4 x 4, twice each way
     +------+------+------+------+       lane  0  1  2  3 | 0  1  2  3

@@ -1,8 +1,8 @@
 """Tensor cores by groups of four warps
 
-Hopper's instruction (`wgmma`) is started by four warps together, multiplies up to 64 x 256 x 16, reads its operands
-where they lie in shared memory, and runs while the warps go on. Larger tiles read global memory less often: 128 x 256
-needs each element of A once in 256 columns. Threads still compute every address and issue every copy (`cp.async`).
+Four warps together start Hopper's instruction (`wgmma`). It multiplies up to 64 x 256 x 16, reads its operands
+directly from shared memory, and runs while the warps continue. Larger tiles read global memory less often: 128 x 256
+needs each element of A once for 256 columns. Threads still compute every address and issue every copy (`cp.async`).
 
     8 warps              global memory --cp.async--> 3 stages of tiles in shared memory
     warps 0-3            rows  0 ..  63: wgmma 64 x 256 x 16, straight from shared memory

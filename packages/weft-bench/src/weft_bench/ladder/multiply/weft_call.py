@@ -1,7 +1,7 @@
-"""weft, as anybody calls it
+"""weft, by its usual call
 
-`weft.contract` with the choice left to it. For a plain product of two matrices as they lie that is often the vendor's
-library; where a kernel of weft's own is predicted to be faster, it is that one.
+`weft.contract` makes the choice. A plain product of two stored matrices often uses the vendor's library; if a kernel
+of weft is predicted to be faster, it uses that.
 
     weft.contract("mk,kn->mn", A, B)  -->  candidates of all families  -->  the fastest by the cost model
 """

@@ -1,7 +1,8 @@
 """weft's own kernel of ordinary multiply-adds
 
-The family `gett` on the same product, by the schedule that weft's cost model finds best: tiles, warps and stages are
-chosen for the shape, and Triton's compiler lays values out in registers and issues the copies ahead (`cp.async`).
+The family `gett` computes the same product with the schedule that weft's cost model ranks first: tiles, warps and
+stages are chosen for the shape, and Triton's compiler lays out values in registers and issues copies in advance
+(`cp.async`).
 
     candidates  --cost model-->  one schedule  -->  tiles of A and B in stages  -->  fma
 """

@@ -1,7 +1,7 @@
 """A histogram by atomic additions to memory
 
-Each thread adds one to the bin of its element. Additions to one bin are made one after the other, by the units of the
-L2: with 256 bins some hundred thousand threads queue for few places.
+Each thread adds one to the bin of its element. The units of the L2 execute additions to one bin one after the other:
+with 256 bins, some hundred thousand threads queue for few addresses.
 
     x  7 3 7 7 0 ...   --->  bins in global memory   [0] +1   [3] +1   [7] +1 +1 +1, one after the other
 """

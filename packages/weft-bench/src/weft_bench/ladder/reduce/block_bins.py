@@ -1,7 +1,7 @@
 """Bins of each block in shared memory
 
-A block counts its own elements in shared memory, where additions are made within the SM, and adds its bins to those in
-global memory at its end: 256 additions a block, where there were 8192.
+A block counts its own elements in shared memory, where the SM executes additions, and adds its bins to those in global
+memory at its end: 256 additions per block instead of 8192.
 
     x  7 3 7 7 0 ...   --->  bins of the block, shared   --->  bins in global memory, once a block
 """

@@ -1,7 +1,7 @@
 """A tree of halves: idle warps instead of idle lanes
 
-The same tree, but the first half of the threads takes the sums of the second half. The threads that work stand side by
-side: whole warps have nothing to do and end early, and none has lanes that wait, until one warp is left.
+The same tree, but the first half of the threads adds the sums of the second half. The active threads are adjacent, so
+whole warps are idle and end early, and no warp has waiting lanes until one warp is left.
 
     distance 128   threads 0 .. 127 add what 128 .. 255 have     four warps work, four are idle
     distance  64   threads 0 ..  63                              two work

@@ -1,6 +1,6 @@
 """torch's own operations
 
-`torch.sum` over rows and `torch.bincount`, by kernels that CUDA's libraries and torch have for them.
+`torch.sum` over rows and `torch.bincount`, in the kernels of CUDA's libraries and torch.
 
     torch.sum(X, 1)    torch.bincount(x, minlength=256)
 """

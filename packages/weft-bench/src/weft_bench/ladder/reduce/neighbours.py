@@ -1,8 +1,8 @@
 """A tree of neighbours
 
-A block sums a row: each of its 256 threads adds up every 256th element, and a tree in shared memory adds the 256 sums.
-Here a thread whose number divides by twice the distance takes the sum of its neighbour at that distance. In each of the
-first steps all eight warps work, with half, a quarter, an eighth of their lanes: the others wait (divergence).
+A block sums a row: each of its 256 threads adds every 256th element, and a tree in shared memory adds the 256 sums. A
+thread whose number is divisible by twice the distance adds its neighbour at that distance. In the first steps all
+eight warps work with half, a quarter, an eighth of their lanes, and the other lanes wait (divergence).
 
     distance 1   0 1 2 3 4 5 6 7 ...     threads 0 2 4 6 ... add
     distance 2   0   2   4   6           threads 0   4   ...

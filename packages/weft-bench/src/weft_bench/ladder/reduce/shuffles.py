@@ -1,7 +1,7 @@
 """Shuffles: a warp for each row, and no shared memory
 
-The lanes of a warp can read one another's registers. A warp sums a row: its lanes add up every 32nd element, and five
-shuffles add the 32 sums. No barrier is needed, and no memory; a block of eight warps sums eight rows.
+The lanes of a warp can read each other's registers. A warp sums a row: its lanes add every 32nd element, and five
+shuffles add the 32 sums. This needs no barrier and no memory; a block of eight warps sums eight rows.
 
     lanes 0 .. 31    total += total of lane + 16, + 8, + 4, + 2, + 1      five instructions of each
 """

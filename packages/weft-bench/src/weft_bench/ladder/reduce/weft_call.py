@@ -1,6 +1,6 @@
-"""weft, as anybody calls it
+"""weft, by its usual call
 
-`weft.einsum("mn->m", X)`: a sum over a mode, for which weft calls what is fastest by its cost model.
+`weft.einsum("mn->m", X)` is a sum over a mode; weft runs the fastest kernel by its cost model.
 
     weft.einsum("mn->m", X)  -->  candidates of all families  -->  the fastest by the cost model
 """

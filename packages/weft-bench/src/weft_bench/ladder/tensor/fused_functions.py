@@ -1,7 +1,7 @@
 """Functions inside the product
 
-The functions are applied to values that are in registers or shared memory anyway: of A and B as they are read, of D as
-it is written. No pass over memory is left but those of the product itself.
+Functions are applied to values that are in registers or shared memory anyway: to A and B as they are read, to D as it
+is written. The only passes over memory are those of the product.
 
     A, B --read, relu--> product --relu, write--> D        one launch
 """

@@ -1,9 +1,8 @@
 """GETT: the copies inside the product
 
-A product of matrices whose loads know the tensors. Rows stand for (b a), columns for (d c), steps for (e f); offsets
-are taken apart by division where a tile is loaded, so tiles reach the chip in the order that the product wants, and
-nothing is copied beforehand. But the compiler does not see that neighbours lie side by side behind a remainder: it
-loads the elements one by one.
+A matrix product whose loads understand the tensors. Rows are (b a), columns (d c), and steps (e f). Divisions compute
+offsets when a tile is loaded, so tiles arrive in the order of the product, and nothing is copied beforehand. But the
+compiler cannot see through a remainder that neighbours are adjacent, and loads elements one by one.
 
     row m = (b, a)     offset in A:  m // A * (E * A) + m % A       neighbours a, a + 1 lie side by side
     step k = (e, f)                  k % F * (B * E * A) + k // F * A

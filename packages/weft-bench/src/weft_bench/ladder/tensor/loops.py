@@ -1,8 +1,8 @@
 """Loops over modes
 
-The contraction as it is written down: an element of D for each thread, and loops over what is summed. Neighbours along
-D's last mode read neighbours of A. Nothing is used twice but by the caches: two loads for each multiply-add, by the
-ordinary units, since a tensor core wants tiles.
+The contraction as written: one thread for each element of D, and loops over the summed modes. Neighbours along D's
+last mode read neighbours of A. Only caches reuse data: each multiply-add takes two loads, in the ordinary units,
+because tensor cores need tiles.
 
     D[d, c, b, a] = sum over e, f of  A[f, b, e, a] * B[e, c, f, d]
 

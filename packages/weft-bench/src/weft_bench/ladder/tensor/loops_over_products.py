@@ -1,8 +1,8 @@
 """Loops over products of matrices
 
-Some modes stay loops, and the others are a product of matrices that a library computes. For each e and b the matrices
-A[:, b, e, :] and, as a batch over c, B[e, c, :, :] are multiplied and added to D. The library's matrices are as small
-as two modes are, and D is read and written once for every e.
+Some modes remain loops; the others form a matrix product for the library. For each e and b, the matrices A[:, b, e, :]
+and, as a batch over c, B[e, c, :, :] are multiplied and added to D. The library's matrices are only as large as two
+modes, and D is read and written once for every e.
 
     for e: for b:    D[:, :, b, :]  +=  B[e, c]  (d x f)  *  A[b, e]  (f x a)     a batch over c
 """

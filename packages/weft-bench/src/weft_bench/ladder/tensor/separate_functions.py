@@ -1,6 +1,6 @@
-"""Functions in kernels of their own
+"""Separate kernels for functions
 
-A leaky ReLU of A, of B and of D, each by a pass over memory: A and B are read, written and read again, and D is
+A leaky ReLU of A, of B and of D, each in a pass over memory: A and B are read, written and read again, and D is
 written, read and written.
 
     A --relu--> A' \\

@@ -1,7 +1,7 @@
 """The sum in parts, warps with one task each
 
-Parts of the sum again, each by a pipeline that TMA fills and two consumers empty. Here both operands have long rows,
-so that nothing need be packed.
+Parts of the sum again, each in a pipeline that TMA fills and two consumers empty. Both operands have long rows here,
+so nothing needs packing.
 
     part i:   producer --TMA--> stages --> consumers --> partial tile
 """

@@ -1,7 +1,7 @@
 """The sum in parts
 
-The sum is cut into parts, each program sums one for its tile, and a second kernel adds them up in a fixed order, so
-that the result is the same every time.
+The sum is cut into parts. Each program sums one part for its tile, and a second kernel adds the parts in a fixed
+order, so the result is the same every time.
 
     k  0 ....... 92352      part 0 | part 1 | ... | part s     9 s programs
                             partial tiles --added up in order--> D

@@ -1,8 +1,8 @@
-"""Say what lies side by side
+"""State which elements are adjacent
 
-Whoever plans knows every extent: with a and d multiples of eight, eight elements of half precision, 16 bytes, lie side
-by side and begin at a multiple of eight. Stated in the kernel, this gives back what the remainder had hidden: loads of
-16 bytes, which alone may go straight to shared memory (`cp.async`).
+The planner knows every extent: if a and d are multiples of eight, eight elements of half precision, 16 bytes, are
+adjacent and begin at a multiple of eight. Stating this in the kernel restores what the remainder had hidden: loads of
+16 bytes, the only ones that can go directly to shared memory (`cp.async`).
 
     m:     0 1 2 3 4 5 6 7 | 8 ...         offset in A:  multiple of 8, 8 in a row
            one load of 16 bytes            tl.max_contiguous(tl.multiple_of(offset, 8), 8)

@@ -1,8 +1,8 @@
 """Transpose, transpose, multiply, transpose
 
-Each operand is copied so that its summed modes stand together, the library multiplies two matrices, and the result is
-copied into D's order. The product runs at full speed; three copies come on top, which weigh little where there is much
-to compute, and most of the time where there is not.
+Each operand is copied so that its summed modes are adjacent, the library multiplies two matrices, and the result is
+copied into D's order. The product runs at full speed. The three copies cost little if there is much to compute, and
+most of the time if there is not.
 
     A[f, b, e, a] --copy--> (b a) x (e f)   \\
                                               matrix product --> (d c) x (b a) --copy--> D

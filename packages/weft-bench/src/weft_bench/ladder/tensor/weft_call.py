@@ -1,6 +1,6 @@
-"""weft, as anybody calls it
+"""weft, by its usual call
 
-`weft.contract`: of all families the schedule that is predicted to be fastest.
+`weft.contract` takes the schedule with the shortest predicted time, among all families.
 
     weft.contract("fbea,ecfd->dcba", A, B)
 """

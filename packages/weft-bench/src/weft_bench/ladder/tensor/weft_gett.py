@@ -1,7 +1,7 @@
 """weft's GETT
 
-The family `gett`: the same idea for any equation. A tile is cut per mode where one flattened axis would lose the runs
-of an operand, loads follow the order of the operand and stores that of D, and a cost model ranks the tiles.
+The family `gett` applies the same idea to any equation. A tile is cut per mode if one flattened axis would lose the
+runs of an operand. Loads follow the order of the operand, stores the order of D, and a cost model ranks the tiles.
 
     schedule= "gett TMxTNxTK m[modes] n[modes] k[modes] warps= stages="
 """

@@ -1,9 +1,9 @@
 """Warps with one task each
 
-Where the modes of an operand are too short for the tiles of a tensor map, weft copies it once at the speed of memory,
-and the product then runs on tiles that TMA brings: two copies of 54 MB against hundreds of thousands of gathered
-tiles. Of its warps one asks TMA for tiles, two groups of four multiply, and results leave by TMA while the next tile is
-under way. Programs stay on their SM and take tile after tile.
+If the modes of an operand are too short for tiles of a tensor map, weft copies the operand once at the speed of
+memory, and TMA loads tiles of the copy: two copies of 54 MB instead of hundreds of thousands of gathered tiles. One
+warp requests tiles from TMA, two groups of four multiply, and TMA stores results while the next tile is in progress.
+Programs stay on their SM and process tile after tile.
 
     A, B --one launch--> packed --TMA--> producer | consumer 0 | consumer 1     full and empty barriers for each stage
 """

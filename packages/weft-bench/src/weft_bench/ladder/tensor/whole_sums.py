@@ -1,7 +1,6 @@
 """Each program a whole sum
 
-D has few elements and the sum is long: a tile for each program makes a handful of programs, and most of the GPU's
-processors have nothing to do.
+D has few elements and the sum is long. One tile per program makes only a handful of programs, and most SMs are idle.
 
     D 296 x 312: nine tiles of 128 x 128      132 SMs: 9 work, 123 wait
 """

@@ -1,7 +1,7 @@
 """One thread for each element
 
-Neighbouring threads read neighbours of a row, one transaction for a warp, and write them below one another in a column
-of the result: each lane's store goes to another row and takes a sector of 32 bytes for itself.
+Neighbouring threads read neighbours of a row, one transaction for a warp, and write them into a column of the result.
+Each lane stores to another row and uses a sector of 32 bytes alone.
 
     X (row, column)                        result (column, row)
     lane 0 1 2 3 ... 31                    0 . . .

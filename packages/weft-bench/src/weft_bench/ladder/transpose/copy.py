@@ -1,6 +1,6 @@
 """The copy rate
 
-The same bytes, read and written in order. A transposition can be no faster: this is the mark.
+The same bytes, read and written in order. A transposition cannot be faster: this is the target.
 
     X  -->  X
 """

@@ -1,10 +1,10 @@
 """Tiles through shared memory, blocks along diagonals
 
-A block reads a tile by rows, leaves it in shared memory, and writes it by rows of the result: both sides of global
-memory see whole transactions. The tile is put down transposed and swizzled, element (r, c) at c, c XOR r, so that
-neither side meets a bank twice. Blocks are numbered along diagonals, so that those which run together write to
-different columns of tiles: this once kept them from one partition of the memory; later GPUs hash addresses. There are
-two kernels: one for matrices of whole tiles, one that checks each element.
+A block reads a tile by rows, keeps it in shared memory, and writes it by rows of the result: both sides of global
+memory use whole transactions. The tile is stored transposed and swizzled, element (r, c) at c, c XOR r, so that
+neither side has bank conflicts. Blocks are numbered along diagonals, so that concurrent blocks write to different
+columns of tiles. On old GPUs this kept them out of one memory partition; later GPUs hash addresses. There are two
+kernels: one for matrices of whole tiles, and one that checks each element.
 
     X: tile (1, 2)       shared memory        result: tile (2, 1)       order of blocks
     . . . .                                   . . . .                   0 3 2 1

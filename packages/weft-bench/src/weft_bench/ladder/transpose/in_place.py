@@ -1,11 +1,11 @@
 """In place: two tiles change places
 
 A square matrix needs no second one. A block takes a tile and its mirror image across the diagonal, holds both in
-shared memory, and writes each where the other was; blocks below the diagonal have nothing to do. Both tiles are read
-before either is written, so no block sees what another has changed.
+shared memory, and writes each in the other's place; blocks below the diagonal do nothing. Both tiles are read before
+either is written, so no block sees another's changes.
 
-The published kernel reads and writes one tile a block: where it writes, another block may have yet to read. Here each
-block swaps its two.
+The published kernel reads and writes one tile per block, although another block may not yet have read the tile that it
+overwrites. Here each block swaps its own two.
 
     . . . B          block (0, 3) holds T = tile (0, 3) and B' = tile (3, 0)
     . D . .          and writes T transposed to (3, 0), B' transposed to (0, 3);

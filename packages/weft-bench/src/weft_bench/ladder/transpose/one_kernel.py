@@ -1,7 +1,7 @@
-"""One kernel for whole and for cut tiles
+"""One kernel for whole and partial tiles
 
-The two kernels become one with a flag: a matrix of whole tiles passes by every check, a cut one takes them. The flag
-is the same for all threads, so no warp divides. What is gained is half of the code.
+A flag merges the two kernels: a matrix of whole tiles skips every check, a partial one makes them. The flag is equal
+for all threads, so no warp diverges. The gain is half of the code.
 
     aligned?  --- yes --->  read 4 rows, barrier, write 4 rows
               --- no  --->  the same, where inside: row < rows and column < columns

@@ -1,7 +1,7 @@
 """A padded tile and a thread for each element
 
-The diagonal order and the loops go. A tile of 32 x 33 is written by rows and read by columns without bank conflicts,
-as its columns lie in 32 different banks, and each of 1024 threads moves one element: hardly any instructions are left
+Without diagonals and loops. A tile of 32 x 33 is written by rows and read by columns without bank conflicts, because
+its columns are in 32 different banks. Each of 1024 threads moves one element, so there are hardly any instructions
 besides the load and the store.
 
     tile[y][x]    32 x 33                  lane x reads tile[x][y]:

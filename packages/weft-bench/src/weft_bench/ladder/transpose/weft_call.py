@@ -1,8 +1,8 @@
-"""weft, as anybody calls it
+"""weft, by its usual call
 
-`weft.permute` moves a tensor of any number of modes; with two it transposes. Its kernels are Triton's: a tile is read
-and written with vectors of 16 bytes on both sides, and its size is chosen for the shape and the type.
-`weft.transpose_` does the same in the matrix's own memory.
+`weft.permute` permutes a tensor of any number of modes; with two modes it transposes. Its Triton kernels read and
+write a tile with vectors of 16 bytes on both sides, with tile sizes chosen for the shape and the type.
+`weft.transpose_` does the same within the matrix's own memory.
 
     weft.permute(X, "rc->cr")    weft.transpose_(X)
 """

@@ -1,8 +1,8 @@
-"""More bytes on their way
+"""More bytes in flight
 
-What is left is latency: memory is fast only while many bytes are asked for. A tile of 64 x 64 by 256 threads gives
-each thread sixteen independent loads before the first barrier, four times as many as before, and half as many barriers
-for a byte. One column more keeps the reads of columns free of bank conflicts.
+The remaining limit is latency: memory reaches its rate only with many bytes in flight. A tile of 64 x 64 by 256
+threads gives each thread sixteen independent loads before the first barrier, four times as many as before, and half as
+many barriers per byte. An extra column keeps column reads free of bank conflicts.
 
     one thread:  load, load, ... 16 loads, all on their way at once   | barrier |   16 stores
 """

@@ -1,8 +1,8 @@
-"""Stage 5: as many registers as leave room for others
+"""Stage 5: balance registers and occupancy
 
-Sums of 4 x 8 need fewer loads still, and more registers. An SM has 65536: at 64 a thread half of all warps fit, at 128
-a quarter. The compiler is told to stay within 80, which it does without spilling, and the block has 128 threads, so
-that six of them fit beside one another.
+Sums of 4 x 8 need fewer loads still, but more registers. An SM has 65536: with 64 per thread half of all warps fit,
+with 128 a quarter. The compiler is limited to 80, which it meets without spilling, and a block has 128 threads, so six
+blocks fit on an SM.
 
     registers a thread      32      64      80      128     255
     warps on an SM          64      32      24      16       8

@@ -1,6 +1,6 @@
 """Two batched products of the library
 
-The mark for two launches: `torch.matmul` twice, which is cuBLAS, G and M shared by the whole batch.
+The target for two launches: `torch.matmul` twice, which is cuBLAS, with G and M shared by the whole batch.
 
     T = G X   one batched product        Y = T M   one product of (b p) rows
 """

@@ -1,6 +1,6 @@
 """Stage 2: neighbours read neighbours
 
-The lanes of a warp now differ in c, and in r, along which X, M, T and Y lie: traffic is as much as is used.
+The lanes of a warp now differ in c or in r, along which X, M, T and Y are contiguous, so every byte moved is used.
 
     a warp      b = 7, p = 3, r = 32 .. 63:   M[c, 32 .. 63] is one transaction, T[7, 3, c] one value for all
 """

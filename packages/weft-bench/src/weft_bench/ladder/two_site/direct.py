@@ -1,7 +1,7 @@
 """Stage 0: one thread for each element, both sums at once
 
-Slow and clearly right: a thread goes through all q and c for its element of Y. Every product G[p, q] X[b, q, c] is
-made again for each r: B p q c r terms, where two products one after the other need B p c (q + r).
+Slow and clearly right: a thread loops over all q and c for its element of Y. Every product G[p, q] X[b, q, c] is
+computed again for each r: B p q c r terms, where two products in sequence need B p c (q + r).
 
     Y[b, p, r] = sum over q, c of  G[p, q] * X[b, q, c] * M[c, r]
 

@@ -1,8 +1,7 @@
-"""Stage 4: more work that does not wait
+"""Stage 4: more independent work
 
-A thread has sixteen sums that do not depend on one another: a warp can start the next multiply-add while the last one
-is still under way, and eight loads from shared memory serve sixteen of them. A block has 16 rows, all p, and 64
-columns.
+A thread has sixteen independent sums, so a warp can start the next multiply-add while the last one is in progress, and
+eight loads from shared memory feed sixteen of them. A block has 16 rows, all p, and 64 columns.
 
     64 threads, 4 x 4 sums each
     p  0.. 3   | 4 x 4 | 4 x 4 | ...  16 threads along c

@@ -1,7 +1,7 @@
 """Stage 3: operands on the chip
 
-Tiles in shared memory: a block of 16 x 16 elements reads each value of its operands once instead of sixteen times.
-Sixteen rows are just the physical indices p of one site.
+Tiles are in shared memory: a block of 16 x 16 elements reads each value of its operands once instead of sixteen times.
+Sixteen rows are exactly the physical indices p of one site.
 
     G 16 x 16         X[b] 16 x 16 of c          T[b]
     #######     *     # # #             --->     16 p x 16 c by 256 threads

@@ -1,7 +1,8 @@
 """Stage 6: one launch, and T never leaves the chip
 
-A block makes T for one b and sixteen p in shared memory and multiplies it by M at once: one launch instead of two, and
-T is neither written to memory nor read from it. Shared memory holds T whole, so that the bond may have 256 indices.
+A block computes T for one b and sixteen p in shared memory and multiplies it by M at once. This takes one launch
+instead of two, and T is neither written to memory nor read from it. Shared memory holds all of T, so the bond may have
+256 indices.
 
     block b:    G, X[b]  --->  T[b]: 16 x 256 in shared memory  --->  * M, tile by tile  --->  Y[b]
                          launch 1 before                 launch 2 before

@@ -1,7 +1,7 @@
 """Stage 1: one sum after the other
 
-T = G X is made once and kept; Y = T M reads it. For d = 16 and a bond of 256 this is a fifteenth of the terms. The
-kernel is the simplest one there is: a thread for each element, and the lanes of a warp in different rows.
+T = G X is computed once and stored; Y = T M reads it. For d = 16 and a bond of 256 this is a fifteenth of the terms.
+The kernel is the simplest possible: a thread for each element, with the lanes of a warp in different rows.
 
     T[b, p, c] = sum over q of G[p, q] X[b, q, c]        d^2 chi  terms a batch
     Y[b, p, r] = sum over c of T[b, p, c] M[c, r]        d chi^2  terms a batch

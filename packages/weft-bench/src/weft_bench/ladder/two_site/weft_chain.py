@@ -1,7 +1,7 @@
 """Stage 7: sizes chosen for the shape
 
-`weft.chain` makes two contractions, each with the kernel, the tiles, warps and stages that are predicted to be the
-fastest for its extents. What is best differs from shape to shape.
+`weft.chain` computes two contractions, each with the kernel, tiles, warps and stages that are predicted to be fastest
+for its extents. The best choice differs from shape to shape.
 
     weft.chain("pq,bqc,cr->bpr", G, X, M)
 """
