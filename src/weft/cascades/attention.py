@@ -1,8 +1,8 @@
 """Attention by torch: cascades whose function is a softmax over all columns of S, or over those up to the row's own.
 
-`torch.nn.functional.scaled_dot_product_attention` has kernels for these, and weft's have no more speed: forward 0.98 to
-1.01 times theirs on an H100, with gradients 0.71 to 0.75 (`results/h100/attention.json`). So such calls are theirs, from
-the first one on, where torch has a kernel that keeps S on the chip.
+`torch.nn.functional.scaled_dot_product_attention` has kernels for these, and weft's have no more speed: on an H100 0.98
+to 1.01 times theirs forward, and 0.71 to 0.75 with gradients (`results/h100/attention.json`). So torch runs such calls
+from the first one on, where it has a kernel that keeps S on the chip.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class TorchAttention:
         self._program = _AttentionWriter(plan, plan.types.accumulate).attention(found.row, self)
 
     def serves(self, grads: bool) -> bool:
-        """Whether torch rounds no factors on the CPU; on a GPU its kernel is on, and no gradient is to have fixed bits."""
+        """Whether torch rounds no factors on the CPU; on a GPU its kernel is on, and no gradient must have fixed bits."""
         if self.plan.said.device.type == "cpu":
             return not shortened()
         fixed = grads and torch.are_deterministic_algorithms_enabled()
