@@ -16,11 +16,11 @@ from weft.gpu.common.inspect import compiled
 from weft.gpu.common.launch import KernelLaunch
 from weft.gpu.permute import family as permute
 from weft.gpu.permute.schedule import WORDS
-from weft.gpu.transpose.family import cycle_launches, slide_launches, square_launch
-from weft.gpu.transpose.model import slide_params
+from weft.gpu.transpose.family import move_launch, square_launch
+from weft.gpu.transpose.model import Slots
 from weft.spec import Layout
 
-COUNT = 4800  # super-elements
+COUNT = 4800  # slots
 PATTERNS = {
     "ptx": {
         "accesses": r"(?:ld|st)\.global",
@@ -36,12 +36,13 @@ PATTERNS = {
 }
 
 
-def super_elements(size: int, length: int) -> dict[str, KernelLaunch]:
-    """Both launches of a permutation of super-elements of some words."""
-    part = Layout.contiguous((COUNT, length), WORDS[size])
-    width = 1024 // size
-    save, move = cycle_launches(part, 16, width, COUNT // 16, COUNT, H200)
-    return {f"save {length} of {size}": save, f"move {length} of {size}": move}
+def slots(size: int, side: int, gap: int = 0) -> dict[str, KernelLaunch]:
+    """Both launches of a permutation of slots of some words, three to a row and a gap behind them."""
+    found = Slots.of(COUNT // 3, 3 * side + gap, side)
+    words = Layout.contiguous((COUNT // 3 * (3 * side + gap),), WORDS[size])
+    save, move = (move_launch(words, found, side, 16, COUNT // 16, moves, H200) for moves in (COUNT // 16, COUNT))
+    name = f"{side} of {size}{' with gaps' if gap else ''}"
+    return {f"save {name}": save, f"move {name}": move}
 
 
 def squares(size: int, n: int) -> dict[str, KernelLaunch]:
@@ -51,18 +52,6 @@ def squares(size: int, n: int) -> dict[str, KernelLaunch]:
     if words > 1:
         layout = Layout((*shape, words), (*(words * stride for stride in strides), 1), torch.int64)
     return {f"squares {n} of {size}": square_launch(layout, False, H200)}
-
-
-def slides(size: int) -> dict[str, KernelLaunch]:
-    """Both launches, of rows whose padding is taken out and put in."""
-    found = {}
-    for insert in (False, True):
-        params = slide_params(3000, 7000, 1, 1, size, 8 << 20, insert=insert)
-        assert params is not None
-        save, slide = slide_launches(16, WORDS[size], params, H200)
-        name = f"{'in' if insert else 'out'} of {size}"
-        found |= {f"save ends {name}": save, f"slide {name}": slide}
-    return found
 
 
 def permuted() -> dict[str, KernelLaunch]:
@@ -80,11 +69,11 @@ def accesses(launch: KernelLaunch, architecture: str) -> dict[str, int]:
 
 def main() -> None:
     launches = {}
-    for size, length in ((4, 1000), (1, 4096), (8, 300), (4, 301)):
-        launches |= super_elements(size, length)
+    for size, side, gap in ((4, 1000, 0), (1, 4096, 0), (8, 300, 0), (2, 1024, 8), (4, 301, 0)):
+        launches |= slots(size, side, gap)
     for size, n in ((1, 4096), (2, 4096), (4, 1000), (8, 100), (16, 1000)):
         launches |= squares(size, n)
-    launches |= slides(4) | slides(1) | permuted()
+    launches |= permuted()
     results = {f"{name} sm_90": accesses(launch, "sm_90") for name, launch in launches.items()}
     for architecture in ("sm_80", "gfx942"):
         for name in ("move 1000 of 4", "squares 1000 of 4"):

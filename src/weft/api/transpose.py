@@ -60,12 +60,11 @@ def transpose_(x: Any, dims: Sequence[int] = (-2, -1), *, alpha: Scalar = 1.0, b
     column-major where `x` was. `x` keeps its shape and strides; it now shows the same elements in an order that means
     nothing, and is best forgotten: ``x = weft.transpose_(x)``.
 
-    Every element is read and written once where matrices are square, else two or three times; on the GPU up to six
-    times where the extents have no divisor that suits. The workspace hardly grows with the matrix: on the CPU it is at
-    most 2 MiB for each thread (more, in proportion to the shorter side, from 16 Ki elements along that side on) and a
-    thousandth of the matrix; on the GPU an eighth of `x`, but at least 8 and at most 32 MiB (see
-    `weft.gpu.transpose.family`). On the CPU a large matrix that is not square and whose elements have gaps between
-    them goes by way of a copy, and so does any matrix where numba is missing.
+    Every element is read and written once where matrices are square, else two or three times. The workspace hardly
+    grows with the matrix: on the CPU it is at most 2 MiB for each thread (more, in proportion to the shorter side, from
+    16 Ki elements along that side on) and a thousandth of the matrix; on the GPU an eighth of `x`, but at least 8 and
+    at most 32 MiB (see `weft.gpu.transpose.family`). On the CPU a large matrix that is not square and whose elements
+    have gaps between them goes by way of a copy, and so does any matrix where numba is missing.
 
     `dims`: the two dimensions. `alpha`: applied in `x`'s type, half precision by way of float32 and integers in int64.
     `backend` as for `permute`. Raises `ShapeError` where elements of `x` share memory (expanded, overlapping) and for

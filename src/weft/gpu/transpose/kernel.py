@@ -1,9 +1,9 @@
-"""Kernels that move elements within one memory: square matrices, super-elements along cycles, and rows that slide.
+"""Kernels that move elements within one memory: tiles of square matrices, and slots along cycles.
 
 A program has all that it overwrites in registers before it writes anything, and no other program reads it, so nothing
 races. Of a square matrix each program exchanges a tile with its mirror image; a tile on the diagonal is its own mirror
-image and is exchanged with itself. Of super-elements each program moves a group (`cycles`), of rows that slide each
-moves a segment (`padding`). What another program would overwrite of theirs a launch before saves in a workspace.
+image and is exchanged with itself. Of slots each program moves a group; what another program would overwrite of that a
+launch before saves in a workspace.
 """
 
 from __future__ import annotations
@@ -89,132 +89,36 @@ def square_kernel(
         tl.store(here, transpose_tile(mirror), mask=mask)
 
 
-@triton.jit(do_not_specialize=["alpha", "beta"])
-def save_kernel(
-    x,  # super-elements
-    numbers,  # (saved super-elements,): which ones, -1 where there is none
-    saved,  # (saved super-elements, span)
-    alpha: tl.int64,  # not used, as beta
-    beta: tl.int64,
-    PARAMS: tl.constexpr,  # CycleParams
-):
-    pdl_begin()
-    program = tl.program_id(0)
-    entry = program // PARAMS.parts * PARAMS.group + tl.arange(0, PARAMS.group)
-    column = program % PARAMS.parts * PARAMS.width + tl.arange(0, PARAMS.width)
-    number = tl.load(numbers + entry)
-    mask = (number >= 0)[:, None] & (column < PARAMS.span)[None, :]
+@triton.jit
+def slot_pointer(x, saved, number, word, PARAMS: tl.constexpr):
+    """Addresses of words of slots, those of negative numbers where they are saved: -1 first."""
     if PARAMS.wide:
         number = number.to(tl.int64)
-    value = tl.load(x + number[:, None] * PARAMS.pitch + column[None, :] * PARAMS.step, mask=mask, other=0)
-    tl.store(saved + entry[:, None] * PARAMS.span + column[None, :], value, mask=mask)
+    place = number // PARAMS.per_row * PARAMS.row + number % PARAMS.per_row * PARAMS.slot
+    lying = x + place[:, None] + word[None, :] * PARAMS.step
+    aside = saved + (-1 - number)[:, None] * PARAMS.span + word[None, :]
+    return tl.where((number < 0)[:, None], aside, lying)
 
 
 @triton.jit(do_not_specialize=["alpha", "beta"])
-def cycle_kernel(
-    x,  # super-elements
-    targets,  # (moves,): see `CycleTables`
-    sources,  # (moves,)
-    saved,  # (saved super-elements, span)
+def move_kernel(
+    x,
+    saved,  # (saved slots, span)
+    moves,  # (moves, 2): the slot that is written and the one that it becomes, alike where there is none
     alpha: tl.int64,  # not used, as beta
     beta: tl.int64,
-    PARAMS: tl.constexpr,  # CycleParams
+    PARAMS: tl.constexpr,  # MoveParams
 ):
     pdl_begin()
-    # (1) Find the group of super-elements, and the columns of them that this program moves.
+    # (1) Find the group of slots, and the words of them that this program moves.
     program = tl.program_id(0)
     move = program // PARAMS.parts * PARAMS.group + tl.arange(0, PARAMS.group)
-    column = program % PARAMS.parts * PARAMS.width + tl.arange(0, PARAMS.width)
-    target = tl.load(targets + move)
-    source = tl.load(sources + move)
-    mask = (target >= 0)[:, None] & (column < PARAMS.span)[None, :]
-    is_saved = source < 0
-    number = -1 - source
-    if PARAMS.wide:
-        target, source = target.to(tl.int64), source.to(tl.int64)
+    word = program % PARAMS.parts * PARAMS.width + tl.arange(0, PARAMS.width)
+    target = tl.load(moves + 2 * move)
+    source = tl.load(moves + 2 * move + 1)
+    mask = (target != source)[:, None] & (word < PARAMS.span)[None, :]
 
-    # (2) Load what each is to become, from where it lies or from what was saved.
-    lying = x + source[:, None] * PARAMS.pitch + column[None, :] * PARAMS.step
-    aside = saved + number[:, None] * PARAMS.span + column[None, :]
-    value = tl.load(tl.where(is_saved[:, None], aside, lying), mask=mask, other=0)
-
-    # (3) Store it, once all of the group has been loaded.
+    # (2) Store what each is to become, once all of the group has been loaded.
+    value = tl.load(slot_pointer(x, saved, source, word, PARAMS), mask=mask, other=0)
     tl.debug_barrier()
-    tl.store(x + target[:, None] * PARAMS.pitch + column[None, :] * PARAMS.step, value, mask=mask)
-
-
-@triton.jit
-def segment_of(program, PARAMS: tl.constexpr):
-    """(first index of a program's segment, end, first saved address, saved words, their place in the workspace)."""
-    start = program * PARAMS.segment
-    end = tl.minimum(start + PARAMS.segment, PARAMS.total)
-    if PARAMS.insert:
-        return start, end, start, program * PARAMS.growth, PARAMS.growth * (program * (program - 1) // 2)
-    else:
-        return start, end, end, (program + 1) * PARAMS.growth, PARAMS.growth * (program * (program + 1) // 2)
-
-
-@triton.jit(do_not_specialize=["alpha", "beta"])
-def save_ends_kernel(
-    x,  # rows
-    saved,
-    alpha: tl.int64,  # not used, as beta
-    beta: tl.int64,
-    PARAMS: tl.constexpr,  # SlideParams
-):
-    pdl_begin()
-    part = tl.program_id(0)
-    program = part // PARAMS.parts
-    if PARAMS.wide:
-        program = program.to(tl.int64)
-    _, _, first, size, place = segment_of(program, PARAMS)
-    lane = part % PARAMS.parts * PARAMS.tile + tl.arange(0, PARAMS.tile)
-    mask = (lane < size) & (first + lane < PARAMS.reach)
-    tl.store(saved + place + lane, tl.load(x + (first + lane) * PARAMS.step, mask=mask, other=0), mask=mask)
-
-
-@triton.jit
-def load_sliding(x, saved, at, start, end, first, size, place, PARAMS: tl.constexpr):
-    """The words of a tile, numbered without padding, from where they lie or from what was saved."""
-    if PARAMS.insert:
-        source = at
-        is_saved = at - start < size
-    else:
-        source = at + at // PARAMS.columns * PARAMS.padding
-        is_saved = source >= end
-    pointer = tl.where(is_saved, saved + place + (source - first), x + source * PARAMS.step)
-    return tl.load(pointer, mask=(at >= start) & (at < end), other=0)
-
-
-@triton.jit(do_not_specialize=["alpha", "beta"])
-def slide_kernel(
-    x,  # rows
-    saved,
-    alpha: tl.int64,  # not used, as beta
-    beta: tl.int64,
-    PARAMS: tl.constexpr,  # SlideParams
-):
-    pdl_begin()
-    # (1) Find the segment of this program. Where padding is taken out the last segment goes first: either way the
-    #     programs before this one overwrite what it needs, unless that was saved.
-    program = tl.program_id(0)
-    if not PARAMS.insert:
-        program = PARAMS.programs - 1 - program
-    if PARAMS.wide:
-        program = program.to(tl.int64)
-    start, end, first, size, place = segment_of(program, PARAMS)
-    lane = tl.arange(0, PARAMS.tile)
-
-    # (2) Go through it tile by tile, from the end that leads. The next tile is loaded before this one is stored:
-    #     nothing that is stored now lies ahead.
-    TILES: tl.constexpr = PARAMS.segment // PARAMS.tile
-    at = start + (TILES - 1 if PARAMS.insert else 0) * PARAMS.tile + lane
-    value = load_sliding(x, saved, at, start, end, first, size, place, PARAMS)
-    for _ in range(TILES):
-        ahead = at - PARAMS.tile if PARAMS.insert else at + PARAMS.tile
-        following = load_sliding(x, saved, ahead, start, end, first, size, place, PARAMS)
-        tl.debug_barrier()
-        target = at + at // PARAMS.columns * PARAMS.padding if PARAMS.insert else at
-        tl.store(x + target * PARAMS.step, value, mask=at < end)
-        at = ahead
-        value = following
+    tl.store(slot_pointer(x, saved, target, word, PARAMS), value, mask=mask)
