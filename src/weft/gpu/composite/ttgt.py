@@ -171,17 +171,16 @@ def program_of(
 ) -> Program:
     """Pack operands, multiply, and apply an epilogue that the product leaves to D where it lies; or have D `written`
     from the workspace of the product."""
-    steps, main = [*packs.steps], len(packs.steps)
-    layouts, last = [step.choice.description.d for step in packs.steps], ""
+    steps, main, last = [*packs.steps], len(packs.steps), ""
     if written is None:
         steps.append(program.as_called(product, *packs.reads))
     else:
         steps += _by_workspace(packs, product, written)
-        layouts, last = [*layouts, product.description.d], "; D permuted"
+        last = "; D permuted"
     if finish is not None:
         steps.append(ProgramStep(finish, (SLOT_D,), writes=SLOT_D, predicted=_seconds(finish)))
         last = "; epilogue on D"
-    return Program(NAME, tuple(steps), main, f"{NAME} {packs.text}; {{{main}}}{last}", tuple(layouts))
+    return Program(NAME, tuple(steps), main, f"{NAME} {packs.text}; {{{main}}}{last}")
 
 
 def _by_workspace(packs: Packs, product: Choice, written: Choice) -> tuple[ProgramStep, ProgramStep]:
