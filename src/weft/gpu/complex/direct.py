@@ -16,7 +16,7 @@ from weft.gpu.common.constants import DeviceFunction
 from weft.gpu.common.constraints import LEAST_DOT, overhang
 from weft.gpu.common.contraction_launch import ContractionLaunch
 from weft.gpu.common.cost import KernelWork, busy_seconds, compulsory_bytes, gathered_accesses, matrix_rate
-from weft.gpu.common.launch import MOST_PROGRAMS, precision_reason
+from weft.gpu.common.launch import precision_reason, too_many
 from weft.gpu.common.operation import ComplexKernelLaunch
 from weft.gpu.common.tiling import TENSORS, A, B, TiledAxis, axes_text, outer_axes, tile_count, wide
 from weft.gpu.gett.family import RUNS, GettParams, GettSchedule, TileShape, gett_params, k_axes
@@ -72,20 +72,19 @@ class DirectSchedule:
 
 
 def schedules(contraction: Contraction, target: Target) -> Candidates:
-    found: dict[DirectSchedule, None] = {}
-    excluded: dict[str, None] = {}
+    return Candidates.of(dict.fromkeys(_proposals(contraction)))
+
+
+def _proposals(contraction: Contraction) -> Iterator[DirectSchedule | str]:
     m_modes, n_modes = contraction.of_role(Role.M), contraction.of_role(Role.N)
     for shape in _shapes(contraction):
         reason = overhang(contraction, shape.m, shape.n)
         if reason is not None:
-            excluded[reason] = None
+            yield reason
             continue
         for tiles in _tilings(contraction, shape):
-            if contraction.batch * tile_count(m_modes, tiles.m) * tile_count(n_modes, tiles.n) > MOST_PROGRAMS:
-                excluded["a grid holds at most 2^31 - 1 blocks"] = None
-            else:
-                found[DirectSchedule(tiles)] = None
-    return Candidates(tuple(found), tuple(excluded))
+            programs = contraction.batch * tile_count(m_modes, tiles.m) * tile_count(n_modes, tiles.n)
+            yield too_many(programs) or DirectSchedule(tiles)
 
 
 def _shapes(contraction: Contraction) -> Iterator[TileShape]:

@@ -11,7 +11,7 @@ from torch import Tensor
 from weft.fn import Pointwise
 from weft.gpu.common import operation
 from weft.gpu.common.constants import DeviceFunction
-from weft.gpu.common.launch import MOST_PROGRAMS
+from weft.gpu.common.launch import too_many
 from weft.gpu.common.operation import AuxParams, ComplexKernelLaunch
 from weft.gpu.common.tiling import TENSORS, TiledDim, wide, wide_index
 from weft.gpu.permute.model import COPY_RATE, move_seconds, tile_orders
@@ -90,13 +90,12 @@ def supports(permutation: Permutation, target: Target) -> str | None:
 
 
 def schedules(permutation: Permutation, target: Target) -> Candidates:
-    found: dict[PermuteSchedule, None] = {}
+    found: dict[PermuteSchedule | str, None] = {}
     for axes in tilings(permutation):
         size = math.prod(axis.tile for axis in axes) * permutation.x.dtype.itemsize
         schedule = PermuteSchedule(axes, 8 if size >= WIDE_BLOCK else 4, family=NAME)
-        if programs(permutation, schedule) <= MOST_PROGRAMS:
-            found[schedule] = None
-    return Candidates(tuple(found), () if found else ("a grid holds at most 2^31 - 1 blocks",))
+        found[too_many(programs(permutation, schedule)) or schedule] = None
+    return Candidates.of(found)
 
 
 def predict(permutation: Permutation, schedule: PermuteSchedule, target: Target) -> float:

@@ -284,19 +284,21 @@ def supports(contraction: Contraction, target: Target) -> str | None:
 
 
 def schedules(contraction: Contraction, target: Target) -> Candidates:
+    return Candidates.of(_proposals(contraction, target))
+
+
+def _proposals(contraction: Contraction, target: Target) -> Iterator[Program | str]:
     from weft.planner.planner import choose
 
-    found: list[Program] = []
-    excluded: dict[str, None] = {}
     for way in ways(contraction):
         try:
             product = choose(way.product, "triton", target, without=way.without)
             moves = [each and choose(each, "triton", target, without=("permute",)) for each in way.transfers]
         except UnsupportedError as error:
-            excluded[str(error)] = None
+            yield str(error)
             continue
-        found += [_program(contraction, way, moves, each) for each in product.led_by_each(product.ranked[:KEPT])]
-    return Candidates(tuple(found), tuple(excluded))
+        for each in product.led_by_each(product.ranked[:KEPT]):
+            yield _program(contraction, way, moves, each)
 
 
 def _program(contraction: Contraction, way: RealFormWay, moves: Sequence[Choice | None], product: Choice) -> Program:

@@ -231,28 +231,28 @@ def supports(contraction: Contraction, target: Target) -> str | None:
 
 
 def schedules(contraction: Contraction, target: Target) -> Candidates:
+    return Candidates.of(_proposals(contraction, target))
+
+
+def _proposals(contraction: Contraction, target: Target) -> Iterator[Program | str]:
     from weft.planner.planner import choose
 
-    excluded: dict[str, None] = {}
-    found = _packed(contraction, target, excluded)
+    yield from _packed(contraction, target)
     for way in dict.fromkeys(ways(contraction)):
         try:
             written = choose(way.finish, "triton", target, without=(NAME, "pre_reduce"))
         except UnsupportedError as error:
-            excluded[str(error)] = None
+            yield str(error)
             continue
-        found += _packed(way.product, target, excluded, written, TILED if way.by_library else ())
-    return Candidates(tuple(found), tuple(excluded))
+        yield from _packed(way.product, target, written, TILED if way.by_library else ())
 
 
 def _packed(
-    contraction: Contraction, target: Target, excluded: dict[str, None], written: Choice | None = None,
-    without: tuple[str, ...] = (),
-) -> list[Program]:  # fmt: skip
+    contraction: Contraction, target: Target, written: Choice | None = None, without: tuple[str, ...] = ()
+) -> Iterator[Program | str]:
     """Programs of every way to pack operands; with what writes D where the product does not."""
     from weft.planner.planner import choose
 
-    found: list[Program] = []
     by_tma = reads_by_tma(contraction, target)
     last = epilogue_on_d(contraction) if not contraction.invariant else None
     finish = choose(last, "triton", target) if last is not None else None
@@ -260,18 +260,17 @@ def _packed(
         try:
             a, b = (choose(each.permutation, "triton", target) if each is not None else None for each in packed)
         except UnsupportedError as error:
-            excluded[str(error)] = None
+            yield str(error)
             continue
         packs = packs_of(a, b)
         for way in products(contraction, packed, by_tma, finish, alone=written is not None):
             try:
                 product = choose(way.product, "triton", target, without=(*way.without, *without))
             except UnsupportedError as error:
-                excluded[str(error)] = None
+                yield str(error)
                 continue
-            kept = product.led_by_each(_kept(product.ranked))
-            found += [program_of(packs, each, way.finish, written) for each in kept]
-    return found
+            for each in product.led_by_each(_kept(product.ranked)):
+                yield program_of(packs, each, way.finish, written)
 
 
 def _kept(ranked: Sequence[Ranked]) -> tuple[Ranked, ...]:

@@ -13,7 +13,7 @@ from weft.gpu.common.constants import DeviceFunction
 from weft.gpu.common.constraints import LINE, SECTOR, VECTOR, is_product_of_vectors
 from weft.gpu.common.contraction_launch import ContractionLaunch
 from weft.gpu.common.cost import ISSUE_RATE, Access, KernelWork
-from weft.gpu.common.launch import MOST_PROGRAMS, KernelLaunch, common_reasons, pointer_layouts
+from weft.gpu.common.launch import KernelLaunch, common_reasons, pointer_layouts, too_many
 from weft.gpu.common.operation import operation, over_axis, product_slots
 from weft.gpu.common.tiling import TENSORS, A, B, C, D, TiledAxis, TiledDim
 from weft.planner.coefficients import fitted
@@ -43,23 +43,21 @@ class SimtSchedule:
 
 
 def schedules(contraction: Contraction, target: Target) -> Candidates:
-    found: list[SimtSchedule] = []
-    excluded: dict[str, None] = {}
+    return Candidates.of(_proposals(contraction))
+
+
+def _proposals(contraction: Contraction) -> Iterator[SimtSchedule | str]:
     d_modes = contraction.of_role(Role.BATCH, Role.M, Role.N)
     k_modes = contraction.of_role(Role.K)
     size = math.prod(mode.extent for mode in d_modes)
     for r_tile, k_tile in _TILES:
         reason = _misfit(r_tile, k_tile, size, contraction.k)
         if reason is not None:
-            excluded[reason] = None
+            yield reason
             continue
         for r, order in product(d_axes(d_modes, r_tile), tiling.run_orders(k_modes, A, B)):
             schedule = SimtSchedule(r, (TiledAxis(order, k_tile),), warps=4)
-            if programs(contraction, schedule) > MOST_PROGRAMS:
-                excluded["a grid holds at most 2^31 - 1 blocks"] = None
-            else:
-                found.append(schedule)
-    return Candidates(tuple(found), tuple(excluded))
+            yield too_many(programs(contraction, schedule)) or schedule
 
 
 def d_axes(modes: Sequence[Mode], tile: int) -> Iterator[tuple[TiledAxis, ...]]:
