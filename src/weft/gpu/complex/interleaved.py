@@ -14,8 +14,9 @@ from weft.gpu.common.constants import DeviceFunction
 from weft.gpu.common.launch import too_many
 from weft.gpu.common.operation import AuxParams, ComplexKernelLaunch
 from weft.gpu.common.tiling import TENSORS, TiledDim, wide, wide_index
-from weft.gpu.permute.model import COPY_RATE, move_seconds, tile_orders
+from weft.gpu.permute.model import move_seconds, tile_orders
 from weft.gpu.permute.schedule import PermuteSchedule, programs, tilings
+from weft.planner.coefficients import fitted
 from weft.planner.schedule import AuxTensors, Candidates, Scalar, Target
 from weft.spec.contraction import Aux
 from weft.spec.permutation import Permutation
@@ -106,7 +107,7 @@ def predict(permutation: Permutation, schedule: PermuteSchedule, target: Target)
     written = {"plain": 1, "three_m": 3}.get(transfer.form, 2)
     return (
         move_seconds(permutation, schedule, target, read, written)
-        + operation.aux_bytes(transfer.aux_args.aux, permutation.modes) / COPY_RATE
+        + operation.aux_bytes(transfer.aux_args.aux, permutation.modes) / fitted("permute")("copy_rate")
     )
 
 

@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from weft.errors import UnsupportedError
 from weft.gpu.common.constraints import VECTOR
-from weft.gpu.common.cost import FUNCTION_RATE, READING_SLOTS
 from weft.gpu.common.tiling import A, B, D, by_stride, index_count, moving, placed, workspace_of
 from weft.gpu.composite.packing import TILED, epilogue_on_d, packings, products, reads_by_tma
-from weft.gpu.permute.model import LAUNCH
 from weft.planner import program
+from weft.planner.coefficients import fitted
 from weft.planner.program import SLOT_A, SLOT_B, SLOT_D, Program, ProgramStep, Slot, build, predict
 from weft.planner.schedule import Candidates, Ranked, Target
 from weft.spec import Arithmetic, Contraction, Layout, Mode, Role, Strides, canonical
@@ -161,7 +160,7 @@ def packs_of(a: Choice | None, b: Choice | None) -> Packs:
             reads[operand] = space
     once = a is not None and b is not None and pairs(a, b)
     if once:
-        steps[0] = replace(steps[0], paired=True, predicted=steps[0].seconds - LAUNCH)
+        steps[0] = replace(steps[0], paired=True, predicted=steps[0].seconds - fitted("permute")("launch"))
     text = f"{', '.join(names) or 'nothing packed'}{' in one launch' if once else ''}"
     return Packs(tuple(steps), (reads[0], reads[1]), text)
 
@@ -207,7 +206,8 @@ def _seconds(step: Choice) -> float:
     permutation = step.description
     if not isinstance(permutation, Permutation) or permutation.fn is None:
         return step.best.seconds
-    function = permutation.size * (READING_SLOTS + permutation.fn.issue_slots) / FUNCTION_RATE
+    fit = fitted("common")
+    function = permutation.size * (fit("reading_slots") + permutation.fn.issue_slots) / fit("function_rate")
     return math.hypot(step.best.seconds, function)
 
 

@@ -32,7 +32,7 @@ NAME = "gett"
 LEAST_DEPTH = 32  # bytes of k in a tile
 FILLS = (1, 2, 4)  # times that split sums are to fill the device
 FEW_SUMS = 32  # of a thread: several programs fit on an SM
-FINISH_SECONDS = fitted("gett")("finish_seconds")  # for each further sum of a thread
+_fit = fitted("gett")  # finish_seconds: for each further sum of a thread
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +254,7 @@ def predict(contraction: Contraction, schedule: GettSchedule, target: Target) ->
         rearranged=params.swap_k,
         transposed=elements[B] if params.transposed[B] and tile_m >= GROUP_ROWS else 0,
         function_seconds=cost.function_seconds(contraction, *elements) + cost.cast_seconds(contraction, elements[B]),
-        finish_seconds=FINISH_SECONDS * max(0, held - FEW_SUMS) if size <= 2 else 0.0,
+        finish_seconds=_fit("finish_seconds") * max(0, held - FEW_SUMS) if size <= 2 else 0.0,
     )
     return cost.direct_seconds(contraction, target, work) + cost.reduce_seconds(schedule.workspace_bytes, params.splits)
 
