@@ -20,7 +20,6 @@ from weft.gpu.common.inspect import compiled
 from weft.gpu.complex import direct as complex_direct
 from weft.gpu.complex import real_forms
 from weft.gpu.complex.interleaved import Transfer
-from weft.planner.planner import Choice
 from weft.spec import Layout
 from weft_bench.cases import tccg
 from weft_bench.kernels.instructions import instructions
@@ -45,7 +44,7 @@ def main() -> None:
         out = torch.float32 if "epilogue" in given else dtype
         described = contraction(CASE.equation, CASE.extents, dtype, out, **given)
         target = TARGETS[architecture]
-        found: dict[str, Choice] = {}
+        found: dict[str, Any] = {}
         for schedule in real_forms.schedules(described, target).schedules:
             for _, step in transfers(schedule):
                 found.setdefault(kind_of(step.description), step)
@@ -116,7 +115,7 @@ def aux_args() -> Iterator[tuple[str, object]]:
             indices={"place": "l"},
         )  # fmt: skip
         described = request.contraction(None, Layout.contiguous((64, 64, 64), dtype))
-        found: dict[str, Choice] = {}
+        found: dict[str, Any] = {}
         for schedule in real_forms.schedules(described, H200).schedules:
             for place, step in transfers(schedule):
                 found.setdefault(place if place != "A" else f"A {step.description.form}", step)

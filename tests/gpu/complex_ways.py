@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from weft.gpu.complex.interleaved import Transfer
-from weft.planner.planner import Choice
 from weft.planner.program import SLOT_A, SLOT_B, Program
 
 
-def transfers(schedule: Program) -> Iterator[tuple[str, Choice]]:
+def transfers(schedule: Program) -> Iterator[tuple[str, Any]]:
     """The steps that pack A and B and that write D, by that letter."""
     for step in schedule.steps:
         if isinstance(step.choice.description, Transfer):

@@ -293,7 +293,10 @@ def _proposals(contraction: Contraction, target: Target) -> Iterator[Program | s
     for way in ways(contraction):
         try:
             product = choose(way.product, "triton", target, without=way.without)
-            moves = [each and choose(each, "triton", target, without=("permute",)) for each in way.transfers]
+            moves = [
+                choose(each, "triton", target, without=("permute",)) if each is not None else None
+                for each in way.transfers
+            ]
         except UnsupportedError as error:
             yield str(error)
             continue
@@ -303,31 +306,27 @@ def _proposals(contraction: Contraction, target: Target) -> Iterator[Program | s
 
 def _program(contraction: Contraction, way: RealFormWay, moves: Sequence[Choice | None], product: Choice) -> Program:
     """Pack operands, multiply, write D."""
-    *packs, finish = moves
     left, steps, names, reads = way.product, list[ProgramStep](), [], [SLOT_A, SLOT_B]
-    takes_alpha = finish is None and left.arithmetic.product == left.arithmetic.accumulate
-    for operand, choice in enumerate(packs):
-        if choice is not None:
-            transfer, space = choice.description, program.work(len(steps))
+    takes_alpha = way.transfers[2] is None and left.arithmetic.product == left.arithmetic.accumulate
+    *packs, (into_d, finish) = zip(way.transfers, moves, strict=True)
+    for operand, (transfer, choice) in enumerate(packs):
+        if transfer is not None and choice is not None:
+            space, aux = program.work(len(steps)), program.aux_slots(transfer.aux_args.places)
             factors = None if takes_alpha and transfer.form != "plain" else (1, 0)
-            aux = program.aux_slots(transfer.aux_args.places)
             steps.append(ProgramStep(choice, (reads[operand],), space, aux=aux, factors=factors))
             names.append(f"{'AB'[operand]} {_WORDS.get(transfer.form, 'as')} {program.literal(transfer.text)}")
             reads[operand] = space
     at, last, spare, taken = len(steps), "", 0, program.aux_slots(way.aux_args)
     head = " ".join((f"{NAME}.{way.form}", ", ".join(names))).rstrip()
-    if finish is None:
+    if into_d is not None and finish is not None:
+        space, aux = program.work(at), program.aux_slots(into_d.aux_args.places)
+        steps.append(ProgramStep(product, (reads[A], reads[B]), space, aux=taken))
+        steps.append(ProgramStep(finish, (space,), SLOT_D, SLOT_C, aux, None))
+        last = "; combine D" if way.form in ("planar", "three_m") else "; scatter D"
+    else:
         if way.form != "interleaved" and left.c is not None and all(step.factors for step in steps):
             spare = max(_span(left.c), _span(left.d))  # for a complex alpha: C where it is D, or zeros in its place
         steps.append(ProgramStep(product, (reads[A], reads[B]), SLOT_D, SLOT_C, taken, None))
-    else:
-        steps += [
-            ProgramStep(product, (reads[A], reads[B]), program.work(at), aux=taken),
-            ProgramStep(
-                finish, (program.work(at),), SLOT_D, SLOT_C, program.aux_slots(finish.description.aux_args.places), None
-            ),
-        ]
-        last = "; combine D" if way.form in ("planar", "three_m") else "; scatter D"
     return Program(NAME, tuple(steps), at, f"{head}; {{{at}}}{last}", spare=spare)
 
 
