@@ -19,8 +19,7 @@ from weft.fn import trace
 from weft.gpu.common.inspect import compiled
 from weft.gpu.complex import direct as complex_direct
 from weft.gpu.complex import real_forms
-from weft.gpu.complex.interleaved import InterleavedLaunch, Transfer
-from weft.gpu.complex.real_forms import RealFormStep
+from weft.gpu.complex.interleaved import Transfer
 from weft.spec import Layout
 from weft_bench.cases import tccg
 from weft_bench.kernels.instructions import instructions
@@ -45,12 +44,12 @@ def main() -> None:
         out = torch.float32 if "epilogue" in given else dtype
         described = contraction(CASE.equation, CASE.extents, dtype, out, **given)
         target = TARGETS[architecture]
-        found: dict[str, RealFormStep] = {}
+        found: dict[str, Any] = {}
         for schedule in real_forms.schedules(described, target).schedules:
             for _, step in transfers(schedule):
-                found.setdefault(kind_of(step.transfer), step)
+                found.setdefault(kind_of(step.description), step)
         for kind, step in found.items():
-            built = compiled(InterleavedLaunch(step.transfer, step.schedule, target).launch, architecture)
+            built = compiled(step.build().launch, architecture)
             text = built.asm["amdgcn" if architecture.startswith("gfx") else "ptx"]
             results[f"{name} {architecture} {kind}"] = instructions(text)
     results |= dict(direct())
@@ -61,7 +60,7 @@ def main() -> None:
 
 def kind_of(transfer: Transfer) -> str:
     """What a step is: the form that it packs an operand in, or how it writes D."""
-    if transfer.permutation.text != "D":
+    if transfer.text != "D":
         return transfer.form
     return "combine D" if transfer.planar_stride else "scatter D"
 
@@ -116,12 +115,12 @@ def aux_args() -> Iterator[tuple[str, object]]:
             indices={"place": "l"},
         )  # fmt: skip
         described = request.contraction(None, Layout.contiguous((64, 64, 64), dtype))
-        found: dict[str, RealFormStep] = {}
+        found: dict[str, Any] = {}
         for schedule in real_forms.schedules(described, H200).schedules:
             for place, step in transfers(schedule):
-                found.setdefault(place if place != "A" else f"A {step.transfer.form}", step)
+                found.setdefault(place if place != "A" else f"A {step.description.form}", step)
         for kind, step in found.items():
-            built = compiled(InterleavedLaunch(step.transfer, step.schedule, H200).launch, "sm_90")
+            built = compiled(step.build().launch, "sm_90")
             yield f"aux {name} sm_90 {kind}", instructions(built.asm["ptx"])
 
 

@@ -16,7 +16,7 @@ from weft.gpu.composite import packing as packing
 from weft.gpu.composite import ttgt
 from weft.gpu.composite.packing import applied, matrix
 from weft.gpu.permute import family as permute
-from weft.gpu.permute.model import LAUNCH
+from weft.planner.coefficients import fitted
 from weft.planner.planner import choose
 from weft.planner.program import SLOT_D, SlotKind
 from weft.planner.schedule import ResourceError, Target
@@ -223,7 +223,7 @@ def test_both_operands_are_packed_by_one_launch(monkeypatch: pytest.MonkeyPatch)
     apart = by_steps[both.choices]
     assert " in one launch" not in str(apart)
     assert len(ttgt.build(contraction, apart, INTERPRETER).kernels) == len(launch.kernels) + 1
-    assert both.seconds == pytest.approx(apart.seconds - LAUNCH)
+    assert both.seconds == pytest.approx(apart.seconds - fitted("permute")("launch"))
 
 
 def test_what_one_launch_cannot_hold_takes_two(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,12 +12,12 @@ of the H200 stand, and `weft warm` begins with a short calibration.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from weft.machine.store import Store, fields_of
 from weft.planner.keys import of_files
@@ -40,18 +40,19 @@ class Fitted:
         self.used: set[str] = set()
 
     def __call__(self, name: str) -> float:
-        return cast(float, self._value(name))
-
-    def series(self, name: str) -> tuple[float, ...]:
-        return tuple(self._value(name))
-
-    def table(self, name: str) -> dict[str, float]:
-        return dict(self._value(name))
-
-    def _value(self, name: str) -> Any:
-        value = self._values[name]
         self.used.add(name)
+        value: float = self._values[name]
         return value
+
+    def series(self, name: str) -> Sequence[float]:
+        self.used.add(name)
+        values: Sequence[float] = self._values[name]
+        return values
+
+    def table(self, name: str) -> Mapping[str, float]:
+        self.used.add(name)
+        values: Mapping[str, float] = self._values[name]
+        return values
 
 
 @cache

@@ -76,10 +76,9 @@ def _program(chosen: Sequence[Choice | None], product: Choice) -> Program:
             steps.append(ProgramStep(choice, (reads[operand], one), writes=space))
             printed.append(f"{'AB'[operand]}: {{{at}}}")
             reads[operand] = space
-    layouts = tuple(step.choice.description.d for step in steps)
     last = program.as_called(product, *reads)
     form = f"{NAME} {'; '.join(printed)}; then {{{len(steps)}}}"
-    return Program(NAME, (*steps, last), len(steps), form, layouts)
+    return Program(NAME, (*steps, last), len(steps), form)
 
 
 def _has_single_operand_modes(contraction: Contraction, operand: int) -> bool:

@@ -10,7 +10,7 @@ and `build` are those of this file.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from operator import itemgetter
@@ -47,6 +47,10 @@ def work(index: int) -> Slot:
     return Slot(SlotKind.WORK, index)
 
 
+def aux_slots(places: Iterable[int]) -> tuple[Slot, ...]:
+    return tuple(Slot(SlotKind.AUX, place) for place in places)
+
+
 def number_slot(value: int, dtype: torch.dtype) -> Slot:
     return Slot(SlotKind.CONSTANT, value, dtype)
 
@@ -55,7 +59,7 @@ def number_slot(value: int, dtype: torch.dtype) -> Slot:
 class ProgramStep:
     """One contraction or permutation of a program."""
 
-    choice: Choice  # or what is `built_as_a_step` as one is
+    choice: Choice
     reads: tuple[Slot, ...]  # A and B of a contraction, X of a permutation
     writes: Slot
     adds: Slot | None = None
@@ -76,8 +80,7 @@ class ProgramStep:
 
 def as_called(choice: Choice, *reads: Slot, factors: tuple[int, int] | None = None) -> ProgramStep:
     """A contraction that writes D as the call wants it: C, auxiliary operands and factors are those of the call."""
-    count = len(getattr(choice.description, "aux", ()))
-    aux = tuple(Slot(SlotKind.AUX, index) for index in range(count))
+    aux = aux_slots(range(len(getattr(choice.description, "aux", ()))))
     return ProgramStep(choice, reads, SLOT_D, SLOT_C, aux, factors)
 
 
@@ -88,14 +91,13 @@ class Program:
     family: str
     steps: tuple[ProgramStep, ...]
     main: int  # the step whose choice stands for the program: its product
-    form: str = field(compare=False)  # printed form; `{i}` stands for the schedule of choice i
-    work: tuple[Layout, ...] = ()
+    form: str = field(compare=False)  # printed form; `{i}` stands for the schedule of step i
+    work: tuple[Layout, ...] = ()  # intermediates, where not each is what a step writes
     spare: int = 0  # bytes that steps may take besides
 
     @property
     def choices(self) -> tuple[Choice, ...]:
-        """Choices of its steps; a step that is of no family stands for itself, and is built as a choice is."""
-        return tuple(step.choice for step in self.steps if hasattr(step.choice, "ranked"))
+        return tuple(step.choice for step in self.steps)
 
     @property
     def product(self) -> Choice:
@@ -107,9 +109,13 @@ class Program:
         return sum(step.seconds for step in self.steps)
 
     @property
+    def intermediates(self) -> tuple[Layout, ...]:
+        return self.work or tuple(step.choice.description.d for step in self.steps if step.writes.kind is SlotKind.WORK)
+
+    @property
     def workspace_bytes(self) -> int:
         """Intermediates alive at once, but for the gaps that align them, and what the most demanding step takes."""
-        sizes = {index: size_bytes(layout) for index, layout in enumerate(self.work)}
+        sizes = {index: size_bytes(layout) for index, layout in enumerate(self.intermediates)}
         steps = max(each.best.schedule.workspace_bytes for each in self.choices)
         return most_alive(sizes, self.lives()) + steps + self.spare
 
@@ -204,11 +210,11 @@ class Arrangement:
     """The intermediates of a program in one allocation: one behind the other, or by lifetime where that is shorter."""
 
     def __init__(self, program: Program) -> None:
-        self._dtypes = [layout.dtype for layout in program.work]
+        self._dtypes = [layout.dtype for layout in program.intermediates]
         one = len(set(self._dtypes)) == 1
         self._dtype = self._dtypes[0] if one else torch.uint8
         unit = self._dtype.itemsize
-        sizes = {index: aligned(size_bytes(layout)) for index, layout in enumerate(program.work)}
+        sizes = {index: aligned(size_bytes(layout)) for index, layout in enumerate(program.intermediates)}
         places: dict[int, int] = {}
         total = place_by_size(sizes, program.lives(), [], places)
         self._lengths = [size // unit for size in sizes.values()]
@@ -246,7 +252,7 @@ class ProgramLaunch:
         self._constants = list(dict.fromkeys(slot for slot in slots if slot.kind is SlotKind.CONSTANT))
         for slot in self._constants:
             prepare(slot.at, slot.dtype, target.device)  # type: ignore[arg-type]
-        self._first_aux = _FIRST_WORK + len(program.work) + len(self._constants)
+        self._first_aux = _FIRST_WORK + len(program.intermediates) + len(self._constants)
         built = list(self._built(program, target))
         self._steps = [call for _, call in built]
         self.kernels = tuple(kernel for launch, _ in built for kernel in _kernels(launch))

@@ -17,7 +17,7 @@ Families without it serve no invariant description.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
@@ -130,6 +130,13 @@ class Candidates:
 
     schedules: tuple[Schedule, ...] = ()
     excluded: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, proposals: Iterable[Schedule | str]) -> Candidates:
+        """Of schedules, and of sentences in the places of others."""
+        every = list(proposals)
+        excluded = dict.fromkeys(each for each in every if isinstance(each, str))
+        return cls(tuple(each for each in every if not isinstance(each, str)), tuple(excluded))
 
 
 class Family(Protocol):

@@ -21,10 +21,11 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from weft.gpu.blas.model import NAME, RATES, BlasSchedule, extent, forms, misfit, predict, schedules
+from weft.gpu.blas.model import NAME, BlasSchedule, extent, forms, misfit, predict, schedules
 from weft.gpu.common.direct import NotedProduct, note
 from weft.gpu.common.driver import aside_of_capture
 from weft.machine.exactness import guarded
+from weft.planner.coefficients import fitted
 from weft.planner.schedule import AuxTensors, Launch, Make, NewTensor, ResourceError, Scalar, Target
 from weft.spec import Contraction, Layout
 from weft.spec.dtypes import dtype_name
@@ -220,7 +221,8 @@ def supports(contraction: Contraction, target: Target) -> str | None:
         return f"the library makes no {arithmetic.precision} products"
     if {contraction.a.dtype, contraction.b.dtype} != {arithmetic.product}:
         return "the library is called for products in the storage type only"
-    if dtype_name(arithmetic.product) not in RATES or arithmetic.accumulate is not _accumulator(arithmetic.product):
+    known = dtype_name(arithmetic.product) in fitted(NAME).table("rates")
+    if not known or arithmetic.accumulate is not _accumulator(arithmetic.product):
         return f"{dtype_name(arithmetic.product)} in {dtype_name(arithmetic.accumulate)} is not asked of the library"
     if contraction.d.dtype != arithmetic.product and not _widens(contraction):
         return f"the library is not asked for {dtype_name(contraction.d.dtype)} of {dtype_name(arithmetic.product)}"

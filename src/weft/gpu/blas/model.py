@@ -123,57 +123,47 @@ def _stride_reason(contraction: Contraction, form: BlasForm) -> str | None:
     return None
 
 
-_FITTED = fitted("blas")
+_fit = fitted("blas")
 
-LAUNCH = _FITTED("launch")  # seconds
-MEMORY_RATE = _FITTED("memory_rate")  # bytes per second
+# launch: seconds
+# memory_rate: bytes per second
 SHORT_TILE, TILE = 128, 64  # rows and columns of the library's tiles, of half types and TF32 and of others
 # Of single products of half types whose rows start at whole words it is taken to choose the fastest of these tiles, and
-# to reach these flops per second with small and with larger ones where all SMs have work. Chosen by 16 products
-# of 512 to 3072 rows: times are off by 8 % (root mean square), and were by 37 % as if all tiles were small. Batches are
-# not seen to gain so.
+# to reach so many flops per second (small_rate, larger_rate) where all SMs have work. Chosen by 16 products of 512 to
+# 3072 rows: times are off by 8 % (root mean square), and were by 37 % as if all tiles were small. Batches are not seen
+# to gain so.
 HALF_TILES = ((128, 128), (128, 192), (192, 128), (128, 256), (256, 128))
-SMALL_RATE, LARGER_RATE = _FITTED("small_rate"), _FITTED("larger_rate")
 LEAST_TILE, WIDEST_TILE = 32, 256  # of short dims, and of long ones beside short ones
-TILE_SECONDS = _FITTED("tile_seconds")  # that an SM takes for each tile besides its arithmetic
-# The same of IEEE products in float32, by sums of 15 to 240 products in 36 to 144 columns, which took up to half as
-# long again as `TILE_SECONDS` says; large products of 4096 rows a hundredth.
-SINGLE_TILE_SECONDS = _FITTED("single_tile_seconds")
-# Bytes per second of an operand of so many bytes that all matrices of a batch share, where its rows do not start at
-# whole sectors: all tiles read the same lines. The rate grows with the square of the bytes.
-HOT_RATE, HOT_BYTES = _FITTED("hot_rate"), _FITTED("hot_bytes")
-# Steps along k that half types take longer where the left operand of the call is contiguous across k.
-ACROSS = _FITTED("across")
-# Of the rate of half types, and of TF32, where addresses, rows or their lengths are multiples of two elements but of no
-# such word, and where they are odd. That of half types was chosen by 18 products of the suite `dense`, whose rates are
-# from 66 to 213 Tflop/s, the less the smaller they are.
-EVEN, ODD = _FITTED("even"), _FITTED("odd")
-TF32_EVEN, TF32_ODD = _FITTED("tf32_even"), _FITTED("tf32_odd")
-TF32_RATE = _FITTED("tf32_rate")
-OVERLAP = _FITTED("overlap")  # the norm that joins arithmetic and memory
+# tile_seconds: that an SM takes for each tile besides its arithmetic
+# single_tile_seconds: the same of IEEE products in float32, by sums of 15 to 240 products in 36 to 144 columns, which
+#   took up to half as long again as `tile_seconds` says; large products of 4096 rows a hundredth.
+# hot_rate, hot_bytes: bytes per second of an operand of so many bytes that all matrices of a batch share, where its
+#   rows do not start at whole sectors: all tiles read the same lines. The rate grows with the square of the bytes.
+# across: steps along k that half types take longer where the left operand of the call is contiguous across k.
+# even, odd: of the rate of half types, and of TF32, where addresses, rows or their lengths are multiples of two
+#   elements but of no such word, and where they are odd. That of half types was chosen by 18 products of the suite
+#   `dense`, whose rates are from 66 to 213 Tflop/s, the less the smaller they are.
+# overlap: the norm that joins arithmetic and memory
 SPLIT_FROM, SPLITS = 256, 16  # steps along k from which sums are split, and the splits of a sum at most
-# Seconds that no call takes less than, and none whose sum is split: the partials are added by another kernel. Measured
-# between 1.9 and 3.6, and between 6 and 12 microseconds, on the small and thin products of the suite `dense`.
-LEAST, LEAST_SPLIT = _FITTED("least"), _FITTED("least_split")
-# Seconds that IEEE products in float32 of at most `THIN` rows or columns take longer where their sums are split: 43 to
-# 60 microseconds where 4096 x 4096 values meet 2 to 32 columns, and 30 as if they were not.
-THIN, THIN_SPLIT = 64, _FITTED("thin_split")
-# Seconds that a step along k of double precision takes at least: a tile's steps follow one another.
-CHAIN = _FITTED("chain")
-TF32_SPLITS, TF32_OVERLAP = 4, _FITTED("tf32_overlap")  # of TF32: splits of a sum at most, and that norm
-# Steps along k that TF32 takes longer in the form (True, False) below; least sum so.
-TF32_ACROSS, SHORTEST = _FITTED("tf32_across"), 256
-# What products take longer by in the forms (left operand along k, right operand along k), measured from 2048 to 4096.
-_FORMS = _FITTED.table("forms")  # "tf32 10": in TF32, left along k, right across
-# What complex64 takes longer by where not both operands lie along k: TCCG 20 and 24 against 30.
-COMPLEX_FORM = _FITTED("complex_form")
+# least, least_split: seconds that no call takes less than, and none whose sum is split: the partials are added by
+#   another kernel. Measured between 1.9 and 3.6, and between 6 and 12 microseconds, on the small and thin products of
+#   the suite `dense`.
+# thin_split: seconds that IEEE products in float32 of at most `THIN` rows or columns take longer where their sums are
+#   split: 43 to 60 microseconds where 4096 x 4096 values meet 2 to 32 columns, and 30 as if they were not.
+THIN = 64
+# chain: seconds that a step along k of double precision takes at least: a tile's steps follow one another.
+TF32_SPLITS = 4  # of a sum at most, in TF32
+# tf32_across: steps along k that TF32 takes longer in the form (True, False) below
+SHORTEST = 256  # sum that does so
+# forms: what products take longer by in the forms (left operand along k, right operand along k), measured from 2048 to
+#   4096; "tf32 10": in TF32, left along k, right across
+# complex_form: what complex64 takes longer by where not both operands lie along k: TCCG 20 and 24 against 30.
 
-# Flops per second of large products on an H200, measured through torch. With them the numbers above were fitted to 930
-# calls of 13 shapes from 16 to 5184 indices along a dim, in every layout: predictions were off by 13 % on average. The
-# rates of half types and of complex64 are later ones, at full clocks, as in `weft.machine.timing`: under a load that
-# does not end they are less.
-# Those of complex ones are in real flops: a complex multiply-add is eight.
-RATES = _FITTED.table("rates")
+# rates: flops per second of large products on an H200, measured through torch. With them the numbers above were
+#   fitted to 930 calls of 13 shapes from 16 to 5184 indices along a dim, in every layout: predictions were off by 13
+#   % on average. The rates of half types and of complex64 are later ones, at full clocks, as in
+#   `weft.machine.timing`: under a load that does not end they are less. Those of complex ones are in real flops: a
+#   complex multiply-add is eight.
 _DOUBLE = (torch.float64, torch.complex128)
 
 
@@ -184,37 +174,37 @@ def predict(contraction: Contraction, schedule: BlasSchedule, target: Target) ->
     sms = sm_count(target)
     tiling = _fastest(contraction, schedule, _rate(contraction, schedule), sms)
     single = product is torch.float32 and contraction.arithmetic.precision == "ieee"
-    arithmetic = tiling.seconds + tiling.blocks * (SINGLE_TILE_SECONDS if single else TILE_SECONDS) / sms
-    own = own_bytes(contraction)
+    arithmetic = tiling.seconds + tiling.blocks * _fit("single_tile_seconds" if single else "tile_seconds") / sms
+    own, hot_rate, hot_bytes = own_bytes(contraction), _fit("hot_rate"), _fit("hot_bytes")
     hot = sum(
-        extent(batch) * -(-extent(other) // WIDEST_TILE) * size / (HOT_RATE * max(1.0, size / HOT_BYTES) ** 2)
+        extent(batch) * -(-extent(other) // WIDEST_TILE) * size / (hot_rate * max(1.0, size / hot_bytes) ** 2)
         for operand, (other, size) in enumerate(zip((n, m), own, strict=False))
         if _hot(contraction, batch, operand)
     )
-    norm = TF32_OVERLAP if contraction.arithmetic.precision == "tf32" else OVERLAP
-    pipes = (arithmetic, sum(own) / MEMORY_RATE, hot)
-    seconds = launched(sum(pipe**norm for pipe in pipes) ** (1 / norm), LAUNCH)
+    norm = _fit("tf32_overlap") if contraction.arithmetic.precision == "tf32" else _fit("overlap")
+    pipes = (arithmetic, sum(own) / _fit("memory_rate"), hot)
+    seconds = launched(sum(pipe**norm for pipe in pipes) ** (1 / norm), _fit("launch"))
     if single and tiling.splits > 1 and 1 < min(extent(m), extent(n)) <= THIN:
-        seconds += THIN_SPLIT
-    chain = contraction.k / tiling.splits * CHAIN if product in _DOUBLE else 0.0
-    return max(seconds, LEAST_SPLIT if tiling.splits > 1 else LEAST + chain)
+        seconds += _fit("thin_split")
+    chain = contraction.k / tiling.splits * _fit("chain") if product in _DOUBLE else 0.0
+    return max(seconds, _fit("least_split") if tiling.splits > 1 else _fit("least") + chain)
 
 
 def _rate(contraction: Contraction, schedule: BlasSchedule) -> float:
     """Flops per second of large products whose matrices lie so."""
     product, precision = contraction.arithmetic.product, contraction.arithmetic.precision
-    rate = TF32_RATE if precision == "tf32" else RATES[dtype_name(product)]
+    rate = _fit("tf32_rate") if precision == "tf32" else _fit.table("rates")[dtype_name(product)]
     if product.itemsize == 2 or precision == "tf32":
         rate *= _word_share(contraction, schedule.form)
     if product.itemsize == 2 and not along_k(schedule)[0]:
-        rate /= 1 + ACROSS / contraction.k
+        rate /= 1 + _fit("across") / contraction.k
     if product is torch.float32:
         left, right = along_k(schedule)
-        rate /= _FORMS[f"{precision} {left:d}{right:d}"]
+        rate /= _fit.table("forms")[f"{precision} {left:d}{right:d}"]
     if product is torch.complex64 and along_k(schedule) != (True, True):
-        rate /= COMPLEX_FORM
+        rate /= _fit("complex_form")
     if precision == "tf32" and along_k(schedule) == (True, False):
-        rate /= 1 + TF32_ACROSS / max(contraction.k, SHORTEST)
+        rate /= 1 + _fit("tf32_across") / max(contraction.k, SHORTEST)
     return rate
 
 
@@ -234,8 +224,9 @@ def _fastest(contraction: Contraction, schedule: BlasSchedule, rate: float, sms:
         found = []
         for dims in HALF_TILES:
             tile = _tile(m, dims[0]), _tile(n, dims[1])
-            most = LARGER_RATE if math.prod(tile) > SHORT_TILE**2 else SMALL_RATE
-            found.append(_tiled(contraction, schedule, tile, most * rate / RATES[dtype_name(product)], sms))
+            most = _fit("larger_rate") if math.prod(tile) > SHORT_TILE**2 else _fit("small_rate")
+            most = most * rate / _fit.table("rates")[dtype_name(product)]
+            found.append(_tiled(contraction, schedule, tile, most, sms))
         fastest = min(found)
         least = 2.0 * extent(m) * extent(n) * contraction.k / rate  # power bounds large products
         return fastest._replace(seconds=max(fastest.seconds, least))
@@ -282,7 +273,8 @@ def _tile(mode: Mode | None, most: int) -> int:
 def _word_share(contraction: Contraction, form: BlasForm) -> float:
     """The share of the full rate that is had where some tensor's rows do not start and end at whole words."""
     share = 1.0
-    even, odd = (EVEN, ODD) if contraction.arithmetic.product.itemsize == 2 else (TF32_EVEN, TF32_ODD)
+    half = contraction.arithmetic.product.itemsize == 2
+    even, odd = _fit("even" if half else "tf32_even"), _fit("odd" if half else "tf32_odd")
     for tensor, layout in enumerate((contraction.a, contraction.b, contraction.c, contraction.d)):
         if layout is None:
             continue

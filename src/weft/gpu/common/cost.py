@@ -33,45 +33,37 @@ from weft.planner.split_schemes import BF16X6, FEW_STEPS, IN_REGISTERS, OTHER_TI
 from weft.spec import Contraction, Layout, Role
 from weft.spec.dtypes import dtype_name
 
-_FITTED = fitted("common")
+_fit = fitted("common")
 
-# Bytes per second that split-K partials are written and read at, mostly in L2, and seconds of the kernel that
-# adds them: fitted with the numbers of `warp_specialized.cost`.
-REDUCE_RATE, REDUCE_SECONDS = _FITTED("reduce_rate"), _FITTED("reduce_seconds")
-# Times that products take whose groups of warps have more rows: each instruction reads the columns anew.
-TALL = _FITTED("tall")
-ISSUE_RATE = _FITTED("issue_rate")  # lanes of instructions per second
-FUNCTION_RATE = _FITTED("function_rate")  # the same of functions, which wait for what else a kernel issues
-# Issue slots of reading an element of an operand into registers, for its function, and passing it on.
-READING_SLOTS = _FITTED("reading_slots")
-# That a step along k waits for each slot of the right operand's function, between barriers.
-RIGHT_SECONDS = _FITTED("right_seconds")
-ELEMENTARY_SLOTS = _FITTED("elementary_slots")  # issue slots of an exponential or its like
-PARTIAL_SECTOR = _FITTED("partial_sector")  # times that a sector moves that is written in part
-KEPT_BYTES = _FITTED("kept_bytes")  # of an operand that stay in L2 until the tile that takes the rest of a line
-PART_LINES = _FITTED("part_lines")  # of the bytes beyond them that move again, the less of a line a tile takes
-# Bytes per second of an operand of at most `HOT_BYTES` where rows do not start at whole sectors.
-HOT_RATE = _FITTED("hot_rate")
-HOT_BYTES = _FITTED("hot_bytes")  # more spread over as many more slices of L2
-# Instructions of TF32 read shared memory along k. A stored across it is transposed via registers and stays there, at no
-# cost that was seen. B returns to shared memory where instructions of warp groups take it from there: elements of B
-# per second that are read, transposed and written back, between barriers.
-TRANSPOSE_RATE = _FITTED("transpose_rate")
+# reduce_rate, reduce_seconds: bytes per second that split-K partials are written and read at, mostly in L2, and
+#   seconds of the kernel that adds them: fitted with the numbers of `warp_specialized.cost`.
+# tall: times that products take whose groups of warps have more rows: each instruction reads the columns anew.
+# issue_rate: lanes of instructions per second
+# function_rate: the same of functions, which wait for what else a kernel issues
+# reading_slots: issue slots of reading an element of an operand into registers, for its function, and passing it on.
+# right_seconds: that a step along k waits for each slot of the right operand's function, between barriers.
+# elementary_slots: issue slots of an exponential or its like
+# partial_sector: times that a sector moves that is written in part
+# kept_bytes: of an operand that stay in L2 until the tile that takes the rest of a line
+# part_lines: of the bytes beyond them that move again, the less of a line a tile takes
+# hot_rate: bytes per second of an operand of at most `hot_bytes` where rows do not start at whole sectors.
+# hot_bytes: more spread over as many more slices of L2
+# transpose_rate: instructions of TF32 read shared memory along k. A stored across it is transposed via registers and
+#   stays there, at no cost that was seen. B returns to shared memory where instructions of warp groups take it from
+#   there: elements of B per second that are read, transposed and written back, between barriers.
 # Instructions of warp groups take B from shared memory in the type of products. Where it is stored in another, it
 # returns there converted: from float8 to float16, in products of 4096^3 with 64 indices of k a step.
-CAST_RATE = _FITTED("cast_rate")  # elements of B per second that are converted, once for each program that reads them
-ACROSS_K = _FITTED("across_k")  # of the rate of three products of TF32 where an operand is stored across k
-# IEEE products in float32 are made without matrix instructions, and read B across k: what they take longer by where it
-# is stored along k. Sums of 15 and 45 products in 144 and 60 columns took 1.6 times as long.
-SINGLE_ALONG_K = _FITTED("single_along_k")
-# Of the bytes of short runs that move again, for each run that two lines hold besides the first.
-RAGGED = _FITTED("ragged")
-FAR = _FITTED("far")  # times that a line takes to be read where the next one is on another page
-SMALLER = _FITTED("smaller")  # cycles of a copy of less than `LEAST_COPY` bytes, by registers, over an asynchronous one
-LEAST_LAUNCH = _FITTED("least_launch")  # seconds of a kernel that does next to nothing
+# cast_rate: elements of B per second that are converted, once for each program that reads them
+# across_k: of the rate of three products of TF32 where an operand is stored across k
+# single_along_k: IEEE products in float32 are made without matrix instructions, and read B across k: what they take
+#   longer by where it is stored along k. Sums of 15 and 45 products in 144 and 60 columns took 1.6 times as long.
+# ragged: of the bytes of short runs that move again, for each run that two lines hold besides the first.
+# far: times that a line takes to be read where the next one is on another page
+# smaller: cycles of a copy of less than `LEAST_COPY` bytes, by registers, over an asynchronous one
+# least_launch: seconds of a kernel that does next to nothing
 
-# Flops per second, by product type and precision; of one-byte types twice that of two bytes, by data sheet.
-_MATRIX_RATE = _FITTED.table("matrix_rate")
+# matrix_rate: flops per second, by product type and precision; of one-byte types twice that of two bytes, by data
+#   sheet.
 
 
 PAGE = 2 << 20  # bytes
@@ -98,13 +90,13 @@ class Access(NamedTuple):
 
     @property
     def cycles(self) -> float:
-        lines = self.bytes / min(LINE, self.stretch) * (FAR if self.far else 1.0)
+        lines = self.bytes / min(LINE, self.stretch) * (_fit("far") if self.far else 1.0)
         return max(self.bytes / (32 * min(VECTOR, self.width)), lines)
 
     @property
     def copy_cycles(self) -> float:
         """Cycles of copies to shared memory, which are asynchronous from four bytes on."""
-        smaller = SMALLER * self.bytes / (32 * self.copied) if self.copied < LEAST_COPY else 0.0
+        smaller = _fit("smaller") * self.bytes / (32 * self.copied) if self.copied < LEAST_COPY else 0.0
         return max(self.cycles, smaller)
 
 
@@ -241,11 +233,12 @@ def busy_seconds(
     waves = math.ceil(blocks / (sms * work.resident))
     own = own_bytes(contraction)
     step = by.step_seconds + _right_seconds(contraction, work)
+    transposing = work.transposed / _fit("transpose_rate")
     pipes = (
         (sum(own) + _moved_again(own, work)) / by.memory_rate,
         uneven * sum([access.sector_bytes for access in work.accesses]) / by.l2_rate,
         uneven * work.cycles / (sms * by.clock),
-        uneven * (work.flops / _rate(contraction, work, by) + work.function_seconds + work.transposed / TRANSPOSE_RATE),
+        uneven * (work.flops / _rate(contraction, work, by) + work.function_seconds + transposing),
         waves * (work.steps * step + max(by.block_seconds, work.finish_seconds)),
         _hot_seconds(contraction, own, work) if work.matrix else 0.0,
     )
@@ -256,7 +249,7 @@ def busy_seconds(
 
 def launched(seconds: float, launch: float) -> float:
     """The time of a kernel whose work takes so long: its start and its end add as much again, and `launch` at most."""
-    return seconds + min(launch, LEAST_LAUNCH + seconds)
+    return seconds + min(launch, _fit("least_launch") + seconds)
 
 
 @contextmanager
@@ -276,23 +269,23 @@ def function_seconds(contraction: Contraction, a: int, b: int, d: int) -> float:
     slots: float = 0
     for elements, function in ((a, contraction.a_fn), (b, contraction.b_fn)):
         if function is not None:
-            slots += elements * (READING_SLOTS + function.issue_slots)
+            slots += elements * (_fit("reading_slots") + function.issue_slots)
     at_the_end: float = 0
     for function in (contraction.c_fn, contraction.epilogue):
         if function is not None:
             at_the_end += function.issue_slots
-    return (slots + d * at_the_end) / FUNCTION_RATE
+    return (slots + d * at_the_end) / _fit("function_rate")
 
 
 def cast_seconds(contraction: Contraction, b: int) -> float:
     """Seconds that converting so many elements of B to the product's type takes, were all SMs equally busy."""
-    return b / CAST_RATE if contraction.b.dtype != contraction.arithmetic.product else 0.0
+    return b / _fit("cast_rate") if contraction.b.dtype != contraction.arithmetic.product else 0.0
 
 
 def _right_seconds(contraction: Contraction, work: KernelWork) -> float:
     """The time that each step waits longer where the right operand passes its function: matrix instructions take it
     from shared memory only, so that it is read from there, computed and written back before any warp may go on."""
-    return RIGHT_SECONDS * contraction.b_fn.issue_slots if contraction.b_fn is not None and work.matrix else 0.0
+    return _fit("right_seconds") * contraction.b_fn.issue_slots if contraction.b_fn is not None and work.matrix else 0.0
 
 
 def _moved_again(own: Sequence[int], work: KernelWork) -> float:
@@ -302,8 +295,8 @@ def _moved_again(own: Sequence[int], work: KernelWork) -> float:
         return scattered_bytes(work.accesses[-1])  # lanes that take lines in part find the rest in the first cache
     in_part = 0.0
     for size, access in zip(own, work.accesses[:2], strict=False):
-        in_part += max(0.0, size - KEPT_BYTES) * max(0.0, 1 - access.together / LINE)
-    return PART_LINES * in_part + scattered_bytes(work.accesses[-1])
+        in_part += max(0.0, size - _fit("kept_bytes")) * max(0.0, 1 - access.together / LINE)
+    return _fit("part_lines") * in_part + scattered_bytes(work.accesses[-1])
 
 
 def _hot_seconds(contraction: Contraction, own: Sequence[int], work: KernelWork) -> float:
@@ -315,7 +308,7 @@ def _hot_seconds(contraction: Contraction, own: Sequence[int], work: KernelWork)
     for tensor, layout in enumerate((contraction.a, contraction.b)):
         steps = [mode.strides[tensor] * layout.dtype.itemsize for mode in contraction.modes if mode.strides[tensor] > 1]
         if any([step % SECTOR for step in steps]):  # noqa: C419
-            seconds += work.accesses[tensor].bytes / (HOT_RATE * max(1.0, own[tensor] / HOT_BYTES))
+            seconds += work.accesses[tensor].bytes / (_fit("hot_rate") * max(1.0, own[tensor] / _fit("hot_bytes")))
     return seconds
 
 
@@ -323,13 +316,13 @@ def scattered_bytes(stored: Access) -> float:
     """Bytes that memory moves besides where a result is stored in short runs: a sector that is written in part is read,
     merged and written, and runs shorter than two lines leave lines half done."""
     runs = stored.bytes / stored.together
-    merged = PARTIAL_SECTOR * SECTOR * runs if stored.together % SECTOR else 0.0
-    return merged + RAGGED * stored.bytes * max(0.0, 2 * LINE / stored.together - 1)
+    merged = _fit("partial_sector") * SECTOR * runs if stored.together % SECTOR else 0.0
+    return merged + _fit("ragged") * stored.bytes * max(0.0, 2 * LINE / stored.together - 1)
 
 
 def reduce_seconds(workspace_bytes: int, splits: int) -> float:
     """The cost of split sums: partials written and read, mostly in L2, and a second kernel."""
-    return 2 * workspace_bytes / REDUCE_RATE + REDUCE_SECONDS if splits > 1 else 0.0
+    return 2 * workspace_bytes / _fit("reduce_rate") + _fit("reduce_seconds") if splits > 1 else 0.0
 
 
 def compulsory_bytes(contraction: Contraction) -> int:
@@ -358,11 +351,11 @@ def _rate(contraction: Contraction, work: KernelWork, by: Coefficients) -> float
         return by.vector_rate
     arithmetic = contraction.arithmetic
     product = torch.float64 if arithmetic.accumulate is torch.float64 else arithmetic.product
-    rate = by.matrix * _MATRIX_RATE[f"{dtype_name(product)} {arithmetic.precision}"]
+    rate = by.matrix * _fit.table("matrix_rate")[f"{dtype_name(product)} {arithmetic.precision}"]
     if product is torch.float32 and arithmetic.precision == "ieee" and _along_k(contraction, B):
-        rate /= SINGLE_ALONG_K
+        rate /= _fit("single_along_k")
     if arithmetic.precision == "tf32x3" and not (_along_k(contraction, A) and _along_k(contraction, B)):
-        rate *= ACROSS_K
+        rate *= _fit("across_k")
     if arithmetic.precision == BF16X6.name:
         rate *= _split_share(work)
     return rate / by.rearranged if work.rearranged else rate

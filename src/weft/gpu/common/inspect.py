@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
+from triton._utils import canonicalize_dtype
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.compiler import compile as triton_compile
 from triton.runtime.jit import JITFunction
 
-from weft.gpu.common.constants import TRITON_TYPES, TensorMap
+from weft.gpu.common.constants import TensorMap
 from weft.gpu.common.launch import KernelLaunch
 from weft.gpu.common.release import PDL_OPTION
 from weft.spec import Layout
@@ -71,14 +71,9 @@ def _source_type(kernel: JITFunction[Any]) -> type[ASTSource]:
 
 
 def pointer_type(layout: Layout | TensorMap | None) -> str:
-    """A parameter's type as Triton spells it."""
+    """A parameter's type as Triton spells it in a launch."""
     if layout is None:
         return "constexpr"
     if isinstance(layout, TensorMap):
-        return f"tensordesc<{_spelled(layout.layout.dtype)}{list(layout.block)},{layout.shared.meant}>"
-    return f"*{_spelled(layout.dtype)}"
-
-
-def _spelled(dtype: torch.dtype) -> str:
-    """A type as in signatures: its name, but for integers, which are i8 or u8 there and int8 or uint8 elsewhere."""
-    return str(TRITON_TYPES[dtype].meant).replace("uint", "u").replace("int", "i")
+        return f"tensordesc<{canonicalize_dtype(layout.layout.dtype)}{list(layout.block)},{layout.shared.meant}>"
+    return f"*{canonicalize_dtype(layout.dtype)}"

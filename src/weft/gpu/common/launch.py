@@ -40,6 +40,11 @@ _ORDINARY = 3  # a number that Triton sees nothing special in
 MOST_PROGRAMS = 2**31 - 1  # grid x; y and z are not used, they stop at 65535
 
 
+def too_many(programs: int) -> str | None:
+    """Why no grid has so many programs, in one sentence."""
+    return "a grid holds at most 2^31 - 1 blocks" if programs > MOST_PROGRAMS else None
+
+
 def common_reasons(contraction: Contraction, target: Target) -> str | None:
     """Why no Triton kernel of weft can compute this, in one sentence; None where nothing stands against it."""
     arithmetic = contraction.arithmetic

@@ -18,9 +18,9 @@ from weft.errors import FunctionError, UnsupportedError
 from weft.fn import Pointwise
 from weft.fn.triton.device_code import jit_function
 from weft.gpu.common.constants import TRITON_TYPES, WrittenFunction
-from weft.gpu.common.cost import ELEMENTARY_SLOTS
 from weft.gpu.common.launch import KernelLaunch, type_reason, words_of
 from weft.gpu.common.tiling import TENSORS
+from weft.planner.coefficients import fitted
 from weft.planner.schedule import Scalar, Target
 from weft.spec import Arithmetic, Contraction, Layout, Mode, Strides
 from weft.spec.contraction import Aux
@@ -200,8 +200,8 @@ def product_slots(contraction: Contraction) -> float:
         return slots if contraction.arithmetic.accumulate.itemsize < 8 else 10 * slots
     if algebra is None:
         return 1.0 if contraction.arithmetic.accumulate.itemsize < 8 else 6.0
-    both = (algebra.combine, algebra.reduce)
-    slots = float(sum(max(each.flops, 1) + ELEMENTARY_SLOTS * each.elementary for each in both))
+    both, elementary = (algebra.combine, algebra.reduce), fitted("common")("elementary_slots")
+    slots = float(sum(max(each.flops, 1) + elementary * each.elementary for each in both))
     return slots if contraction.arithmetic.accumulate.itemsize < 8 else 2.5 * slots
 
 

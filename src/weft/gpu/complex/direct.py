@@ -16,7 +16,7 @@ from weft.gpu.common.constants import DeviceFunction
 from weft.gpu.common.constraints import LEAST_DOT, overhang
 from weft.gpu.common.contraction_launch import ContractionLaunch
 from weft.gpu.common.cost import KernelWork, busy_seconds, compulsory_bytes, gathered_accesses, matrix_rate
-from weft.gpu.common.launch import MOST_PROGRAMS, precision_reason
+from weft.gpu.common.launch import precision_reason, too_many
 from weft.gpu.common.operation import ComplexKernelLaunch
 from weft.gpu.common.tiling import TENSORS, A, B, TiledAxis, axes_text, outer_axes, tile_count, wide
 from weft.gpu.gett.family import RUNS, GettParams, GettSchedule, TileShape, gett_params, k_axes
@@ -72,20 +72,19 @@ class DirectSchedule:
 
 
 def schedules(contraction: Contraction, target: Target) -> Candidates:
-    found: dict[DirectSchedule, None] = {}
-    excluded: dict[str, None] = {}
+    return Candidates.of(dict.fromkeys(_proposals(contraction)))
+
+
+def _proposals(contraction: Contraction) -> Iterator[DirectSchedule | str]:
     m_modes, n_modes = contraction.of_role(Role.M), contraction.of_role(Role.N)
     for shape in _shapes(contraction):
         reason = overhang(contraction, shape.m, shape.n)
         if reason is not None:
-            excluded[reason] = None
+            yield reason
             continue
         for tiles in _tilings(contraction, shape):
-            if contraction.batch * tile_count(m_modes, tiles.m) * tile_count(n_modes, tiles.n) > MOST_PROGRAMS:
-                excluded["a grid holds at most 2^31 - 1 blocks"] = None
-            else:
-                found[DirectSchedule(tiles)] = None
-    return Candidates(tuple(found), tuple(excluded))
+            programs = contraction.batch * tile_count(m_modes, tiles.m) * tile_count(n_modes, tiles.n)
+            yield too_many(programs) or DirectSchedule(tiles)
 
 
 def _shapes(contraction: Contraction) -> Iterator[TileShape]:
@@ -124,16 +123,15 @@ def direct_params(contraction: Contraction, schedule: DirectSchedule, target: Ta
     return gett_params(contraction, schedule.tiles, target)._replace(wide=offsets_wide)
 
 
-_FITTED = fitted(NAME)
+_fit = fitted("complex_direct")
 
 # Measured on an H200 with seven contractions.
-LAUNCH = _FITTED("launch")  # seconds
-MEMORY_RATE = _FITTED("memory_rate")  # bytes per second
-OVERLAP = _FITTED("overlap")  # the norm that joins that of all tensors with what the general model predicts
-# Flops per second of its four products, whichever way the operands lie: they come from registers.
-RATE = _FITTED.table("rate")
-# Of products that are split in registers, by rows and columns of a tile, and in tiles that nobody measured.
-SPLIT_RATE, OTHER_TILES = _FITTED.table("split_rate"), _FITTED("other_tiles")
+# launch: seconds
+# memory_rate: bytes per second
+# overlap: the norm that joins that of all tensors with what the general model predicts
+# rate: flops per second of its four products, whichever way the operands lie: they come from registers.
+# split_rate, other_tiles: of products that are split in registers, by rows and columns of a tile, and in tiles that
+#   nobody measured.
 
 
 def predict(contraction: Contraction, schedule: DirectSchedule, target: Target) -> float:
@@ -152,14 +150,15 @@ def predict(contraction: Contraction, schedule: DirectSchedule, target: Target) 
         matrix=matrix,
     )
     of_parts = replace(contraction, arithmetic=operation.real_arithmetic(contraction.arithmetic))
-    rate = RATE.get(f"{dtype_name(of_parts.arithmetic.accumulate)} {of_parts.arithmetic.precision}")
+    rate = _fit.table("rate").get(f"{dtype_name(of_parts.arithmetic.accumulate)} {of_parts.arithmetic.precision}")
     if params.apart:
-        rate = SPLIT_RATE.get(f"{tile_m}x{tile_n}", OTHER_TILES)
+        rate = _fit.table("split_rate").get(f"{tile_m}x{tile_n}", _fit("other_tiles"))
     if matrix and rate is not None:
         work = replace(work, function_seconds=work.flops / rate - work.flops / matrix_rate(of_parts, work, target))
     seconds = busy_seconds(of_parts, target, work)
-    least = (compulsory_bytes(contraction) + operation.aux_bytes(contraction.aux, contraction.modes)) / MEMORY_RATE
-    return LAUNCH + (seconds**OVERLAP + least**OVERLAP) ** (1 / OVERLAP)
+    least = compulsory_bytes(contraction) + operation.aux_bytes(contraction.aux, contraction.modes)
+    norm = _fit("overlap")
+    return _fit("launch") + (seconds**norm + (least / _fit("memory_rate")) ** norm) ** (1 / norm)
 
 
 KERNEL = DeviceFunction("weft.gpu.complex.direct_kernel", "complex_direct_kernel")

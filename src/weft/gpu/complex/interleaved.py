@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass, fields
+from typing import Literal, NamedTuple
 
 from torch import Tensor
 
 from weft.fn import Pointwise
 from weft.gpu.common import operation
 from weft.gpu.common.constants import DeviceFunction
-from weft.gpu.common.launch import MOST_PROGRAMS
+from weft.gpu.common.launch import too_many
 from weft.gpu.common.operation import AuxParams, ComplexKernelLaunch
 from weft.gpu.common.tiling import TENSORS, TiledDim, wide, wide_index
-from weft.gpu.permute.model import COPY_RATE, move_seconds, tile_orders
+from weft.gpu.permute.model import move_seconds, tile_orders
 from weft.gpu.permute.schedule import PermuteSchedule, programs, tilings
+from weft.planner.coefficients import fitted
 from weft.planner.schedule import AuxTensors, Candidates, Scalar, Target
 from weft.spec.contraction import Aux
 from weft.spec.permutation import Permutation
@@ -50,10 +51,9 @@ _NONE = TransferAux()
 
 
 @dataclass(frozen=True, slots=True)
-class Transfer:
-    """D = epilogue(alpha * fn(X) + beta * c_fn(C)), in the modes of the permutation."""
+class Transfer(Permutation):
+    """A permutation to D = epilogue(alpha * fn(X) + beta * c_fn(C)), in some form."""
 
-    permutation: Permutation
     form: Form = "plain"
     part_stride: int = 0  # elements of D between the rows of 2x2 matrices, or between planes
     # Elements of X between complex products with the other factor's real part and those with its imaginary part: they
@@ -63,12 +63,14 @@ class Transfer:
     other_conjugated: bool = False  # the other factor is to be conjugated: what its imaginary part meets changes sign
     c_fn: Pointwise | None = None
     epilogue: Pointwise | None = None
-    size: int = 0  # elements of a workspace D, gaps included
     aux_args: TransferAux = _NONE
 
-    @property
-    def workspace_bytes(self) -> int:
-        return self.size * self.permutation.d.dtype.itemsize
+    @classmethod
+    def of(cls, permutation: Permutation) -> Transfer:
+        """The same, as a transfer."""
+        if isinstance(permutation, Transfer):
+            return permutation
+        return cls(**{each.name: getattr(permutation, each.name) for each in fields(permutation)})
 
 
 NAME = "interleaved"
@@ -76,15 +78,37 @@ NAME = "interleaved"
 WIDE_BLOCK = 32768  # bytes of X that eight warps move, less than that four
 
 
-def candidates(transfer: Transfer) -> Candidates:
-    permutation = transfer.permutation
-    found: dict[PermuteSchedule, None] = {}
+def supports(permutation: Permutation, target: Target) -> str | None:
+    transfer = Transfer.of(permutation)
+    layouts = (transfer.x, transfer.c, transfer.d, *(each.layout for each in transfer.aux_args.aux))
+    if transfer is not permutation:  # and so no step of another family's
+        inside = transfer.fn is not None and transfer.fn.is_complex
+        if not inside and not any(layout is not None and layout.dtype.is_complex for layout in layouts):
+            return "no complex number takes part"
+        if transfer.is_move:
+            return "nothing is computed: complex numbers that only move go as words"
+    return operation.function_reason((transfer.fn, transfer.c_fn, transfer.epilogue), layouts, target)
+
+
+def schedules(permutation: Permutation, target: Target) -> Candidates:
+    found: dict[PermuteSchedule | str, None] = {}
     for axes in tilings(permutation):
         size = math.prod(axis.tile for axis in axes) * permutation.x.dtype.itemsize
         schedule = PermuteSchedule(axes, 8 if size >= WIDE_BLOCK else 4, family=NAME)
-        if programs(permutation, schedule) <= MOST_PROGRAMS:
-            found[schedule] = None
-    return Candidates(tuple(found), () if found else ("a grid holds at most 2^31 - 1 blocks",))
+        found[too_many(programs(permutation, schedule)) or schedule] = None
+    return Candidates.of(found)
+
+
+def predict(permutation: Permutation, schedule: PermuteSchedule, target: Target) -> float:
+    """Seconds. D is written once for each row or plane, X read once for each set of products that it holds. Auxiliary
+    operands are read, and further results written, once, at the rate of a copy."""
+    transfer = Transfer.of(permutation)
+    read = 3 if transfer.three_m_stride else 2 if transfer.planar_stride else 1
+    written = {"plain": 1, "three_m": 3}.get(transfer.form, 2)
+    return (
+        move_seconds(permutation, schedule, target, read, written)
+        + operation.aux_bytes(transfer.aux_args.aux, permutation.modes) / fitted("permute")("copy_rate")
+    )
 
 
 class InterleavedParams(NamedTuple):
@@ -103,10 +127,9 @@ class InterleavedParams(NamedTuple):
 
 
 def interleaved_params(transfer: Transfer, schedule: PermuteSchedule) -> InterleavedParams:
-    permutation = transfer.permutation
     tensors = TENSORS + len(transfer.aux_args.aux)
-    source, result, order = tile_orders(permutation, schedule, tensors)
-    wider = wide(operation.strides_of_parts(permutation.modes), tensors)
+    source, result, order = tile_orders(transfer, schedule, tensors)
+    wider = wide(operation.strides_of_parts(transfer.modes), tensors)
     # With the steps to the second part, or to the last of three.
     far_x, far_d = (
         2 * step >= 2**30 for step in (max(transfer.planar_stride, transfer.three_m_stride), transfer.part_stride)
@@ -127,23 +150,6 @@ def interleaved_params(transfer: Transfer, schedule: PermuteSchedule) -> Interle
     )
 
 
-def seconds(transfer: Transfer, schedule: PermuteSchedule, target: Target) -> float:
-    """Seconds. D is written once for each row or plane, X read once for each set of products that it holds. Auxiliary
-    operands are read, and further results written, once, at the rate of a copy."""
-    read = 3 if transfer.three_m_stride else 2 if transfer.planar_stride else 1
-    written = {"plain": 1, "three_m": 3}.get(transfer.form, 2)
-    return (
-        move_seconds(transfer.permutation, schedule, target, read, written)
-        + operation.aux_bytes(transfer.aux_args.aux, transfer.permutation.modes) / COPY_RATE
-    )
-
-
-def best(transfer: Transfer, target: Target) -> tuple[PermuteSchedule, float]:
-    """The schedule of the least predicted time, and that time in seconds."""
-    legal: Any = candidates(transfer).schedules
-    return min(((each, seconds(transfer, each, target)) for each in legal), key=lambda ranked: ranked[1])
-
-
 KERNEL = DeviceFunction("weft.gpu.complex.interleaved_kernel", "interleaved_kernel")
 
 
@@ -151,54 +157,28 @@ class InterleavedLaunch:
     """A built transfer: call it with X, C, D, complex factors, and auxiliary operands where it takes some."""
 
     def __init__(self, transfer: Transfer, schedule: PermuteSchedule, target: Target) -> None:
-        permutation, own = transfer.permutation, transfer.aux_args
-        every, stored = operation.entries(own.aux), (permutation.x, permutation.c, permutation.d)
-        scaled = permutation.scaled or permutation.c is not None
-        scale = permutation.scale if transfer.epilogue is None else transfer.epilogue.dtypes[0]
+        own, stored = transfer.aux_args, (transfer.x, transfer.c, transfer.d)
+        every = operation.entries(own.aux)
+        scaled = transfer.scaled or transfer.c is not None
+        scale = transfer.scale if transfer.epilogue is None else transfer.epilogue.dtypes[0]
         taken = (own.fn, (), own.c_fn, own.epilogue, own.outputs)
         op = operation.complex_operation(
-            (permutation.x, None, permutation.c, permutation.d), (permutation.fn, transfer.c_fn, transfer.epilogue),
-            (permutation.conjugate, False), permutation.compute, scale if scaled else None, permutation.d.dtype,
+            (transfer.x, None, transfer.c, transfer.d), (transfer.fn, transfer.c_fn, transfer.epilogue),
+            (transfer.conjugate, False), transfer.compute, scale if scaled else None, transfer.d.dtype,
             AuxParams._make(tuple(every[at] for at in each) for each in taken),
         )  # fmt: skip
         self.launch = ComplexKernelLaunch(
             KERNEL, [layout and operation.as_elements(layout) for layout in stored],
             {"PARAMS": interleaved_params(transfer, schedule), "OP": op}, True, target,
-            programs(permutation, schedule), schedule.warps, stages=1,
+            programs(transfer, schedule), schedule.warps, stages=1,
             pointers=[operation.as_elements(each.layout) for each in own.aux if each.layout is not None],
         )  # fmt: skip
-        self._places = [place for place, each in zip(own.places, own.aux, strict=True) if each.layout is not None]
 
     def __call__(
         self, x: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
     ) -> None:
-        self.launch((x, c, d), alpha, beta, tuple([aux[place] for place in self._places]))
-
-
-def supports(permutation: Permutation, target: Target) -> str | None:
-    layouts = [layout for layout in (permutation.x, permutation.c, permutation.d) if layout is not None]
-    inside = permutation.fn is not None and permutation.fn.is_complex
-    if not inside and not any(layout.dtype.is_complex for layout in layouts):
-        return "no complex number takes part"
-    if permutation.is_move:
-        return "nothing is computed: complex numbers that only move go as words"
-    return reason_against(Transfer(permutation), target)
-
-
-def schedules(permutation: Permutation, target: Target) -> Candidates:
-    return candidates(Transfer(permutation))
-
-
-def predict(permutation: Permutation, schedule: PermuteSchedule, target: Target) -> float:
-    return seconds(Transfer(permutation), schedule, target)
+        self.launch((x, c, d), alpha, beta, aux)
 
 
 def build(permutation: Permutation, schedule: PermuteSchedule, target: Target) -> InterleavedLaunch:
-    return InterleavedLaunch(Transfer(permutation), schedule, target)
-
-
-def reason_against(transfer: Transfer, target: Target) -> str | None:
-    """Why the kernel cannot do a transfer, in one sentence."""
-    permutation = transfer.permutation
-    layouts = (permutation.x, permutation.c, permutation.d, *(each.layout for each in transfer.aux_args.aux))
-    return operation.function_reason((permutation.fn, transfer.c_fn, transfer.epilogue), layouts, target)
+    return InterleavedLaunch(Transfer.of(permutation), schedule, target)

@@ -103,7 +103,7 @@ def packed(contraction: Contraction, operand: int, k: Sequence[Mode], along_k: b
         return None
     view = in_form(contraction, operand, k, "plain", along_k=along_k)
     same = view.strides == strides_of(contraction, operand) and layout.dtype == view.layout.dtype
-    return None if same and function is None and not view.transfer.permutation.conjugate else view  # type: ignore[union-attr]
+    return None if same and function is None and not view.transfer.conjugate else view  # type: ignore[union-attr]
 
 
 def strides_of(contraction: Contraction, tensor: int) -> tuple[int, ...]:
@@ -152,17 +152,17 @@ def in_form(
         for mode, step in steps.items()
     ]
     stored = value_type(layout.dtype, contraction.arithmetic.product)
-    permutation = moving(
+    moved = moving(
         strides, layout, Layout.contiguous((planes * size,), value),
         function.dtypes[0] if function is not None else stored, fn=function, conjugate=conjugate, scaled=of_matrices,
         text="·".join(mode.name for mode in sorted(steps, key=lambda mode: -steps[mode])),
     )  # fmt: skip
     apart = {"plain": 0, "three_m": size}.get(form, length)
-    transfer = Transfer(
-        permutation, form, apart, other_conjugated=other_conjugated, size=planes * size, aux_args=aux_args
+    transfer = replace(
+        Transfer.of(moved), form=form, part_stride=apart, other_conjugated=other_conjugated, aux_args=aux_args
     )
     pairs = (0, 0) if not of_matrices else (1, 2 * length) if form == "along_k" else (2 * length, 1)
-    view = TensorView(permutation.d, workspace_strides(contraction, steps), transfer, pairs=pairs)
+    view = TensorView(moved.d, workspace_strides(contraction, steps), transfer, pairs=pairs)
     return view if of_matrices else view._replace(planes=apart)
 
 
@@ -261,9 +261,8 @@ def result_of_parts(contraction: Contraction, pair: Sequence[TensorView]) -> Ten
     total = contraction.arithmetic.accumulate
     steps, length, size = _workspace(*_rows(contraction, pair, inner), total, rows=2, padded=False)
     layout = Layout.contiguous((size,), total)
-    plain = _to_d(contraction, steps, layout, total)
     transfer = replace(
-        plain, permutation=replace(plain.permutation, conjugate=pair[inner].conjugate), planar_stride=length,
+        _to_d(contraction, steps, layout, total), conjugate=pair[inner].conjugate, planar_stride=length,
         other_conjugated=pair[1 - inner].conjugate,
     )  # fmt: skip
     pairs = (1, 2 * length) if inner == A else (2 * length, 1)
@@ -301,5 +300,7 @@ def _to_d(contraction: Contraction, steps: dict[Mode, int], layout: Layout, comp
         aux = aux_strides(mode, aux_args.places)
         in_c = mode.strides.c if c is not None else 0
         strides.append((mode, Strides(step, 0, in_c, mode.strides.d, *aux)))
-    permutation = moving(strides, layout, contraction.d, compute, c=c, scaled=True, text="D")
-    return Transfer(permutation, c_fn=contraction.c_fn, epilogue=contraction.epilogue, aux_args=aux_args)
+    moved = moving(strides, layout, contraction.d, compute, c=c, scaled=True, text="D")
+    return replace(
+        Transfer.of(moved), c_fn=contraction.c_fn, epilogue=contraction.epilogue, aux_args=aux_args
+    )

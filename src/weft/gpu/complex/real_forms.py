@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -17,18 +16,26 @@ from torch import Tensor
 
 from weft.errors import UnsupportedError
 from weft.gpu.common.tiling import A, B, D, by_stride
-from weft.gpu.complex import interleaved, products
+from weft.gpu.complex import products
 from weft.gpu.complex.interleaved import InterleavedLaunch, Transfer
 from weft.gpu.complex.products import TensorView
 from weft.planner import program
-from weft.planner.program import SLOT_A, SLOT_B, SLOT_C, SLOT_D, Program, ProgramLaunch, ProgramStep, Slot, SlotKind
+from weft.planner.program import (
+    SLOT_A,
+    SLOT_B,
+    SLOT_C,
+    SLOT_D,
+    Program,
+    ProgramLaunch,
+    ProgramStep,
+    SlotKind,
+    predict,
+)
 from weft.planner.schedule import AuxTensors, Candidates, Launch, Scalar, Target
 from weft.spec import Contraction, Layout, Mode, Role
 from weft.spec.dtypes import dtype_name
-from weft.spec.permutation import Permutation
 
 if TYPE_CHECKING:
-    from weft.gpu.permute.schedule import PermuteSchedule
     from weft.planner.planner import Choice
 
 
@@ -41,23 +48,6 @@ OTHERS = ("complex", "complex_direct", "pre_reduce", "ttgt")
 #: real_2x2: one operand as 2x2 real matrices. planar: parts with parts, four products. three_m: three products.
 #: mixed_domain: one operand is real, the other's (re, im) is one more mode of m or n. real: both are.
 Form = Literal["interleaved", "real_2x2", "planar", "three_m", "mixed_domain", "real"]
-
-
-@dataclass(frozen=True, slots=True)
-class RealFormStep:
-    """One pass over a tensor, and how it is to run: stands in a program where others have a choice."""
-
-    transfer: Transfer
-    schedule: PermuteSchedule
-    seconds: float
-    target: Target = field(compare=False)
-
-    @property
-    def description(self) -> Permutation:
-        return self.transfer.permutation
-
-    def built_as_a_step(self) -> tuple[RealFormStep, InterleavedLaunch]:
-        return self, InterleavedLaunch(self.transfer, self.schedule, self.target)
 
 
 def _span(layout: Layout) -> int:
@@ -294,65 +284,50 @@ def supports(contraction: Contraction, target: Target) -> str | None:
 
 
 def schedules(contraction: Contraction, target: Target) -> Candidates:
+    return Candidates.of(_proposals(contraction, target))
+
+
+def _proposals(contraction: Contraction, target: Target) -> Iterator[Program | str]:
     from weft.planner.planner import choose
 
-    found: list[Program] = []
-    excluded: dict[str, None] = {}
-    known: dict[Transfer, RealFormStep] = {}
     for way in ways(contraction):
         try:
             product = choose(way.product, "triton", target, without=way.without)
-            steps = [known.get(each) or _step(each, target) if each is not None else None for each in way.transfers]
+            moves = [
+                choose(each, "triton", target, without=("permute",)) if each is not None else None
+                for each in way.transfers
+            ]
         except UnsupportedError as error:
-            excluded[str(error)] = None
+            yield str(error)
             continue
-        known |= {step.transfer: step for step in steps if step is not None}
-        found += [_program(contraction, way, steps, each) for each in product.led_by_each(product.ranked[:KEPT])]
-    return Candidates(tuple(found), tuple(excluded))
+        for each in product.led_by_each(product.ranked[:KEPT]):
+            yield _program(contraction, way, moves, each)
 
 
-def _program(
-    contraction: Contraction, way: RealFormWay, steps: Sequence[RealFormStep | None], product: Choice
-) -> Program:
+def _program(contraction: Contraction, way: RealFormWay, moves: Sequence[Choice | None], product: Choice) -> Program:
     """Pack operands, multiply, write D."""
-    *packs, finish = steps
-    every = tuple(Slot(SlotKind.AUX, at) for at in range(len(contraction.aux)))
-    taken = tuple(every[place] for place in way.aux_args)
-    left, made, names, reads = way.product, list[ProgramStep](), [], [SLOT_A, SLOT_B]
-    for operand, step in enumerate(packs):
-        if step is not None:
-            form, space = step.transfer.form, program.work(len(made))
-            takes_alpha = finish is None and left.arithmetic.product == left.arithmetic.accumulate and form != "plain"
-            factors = None if takes_alpha else (1, 0)
-            made.append(_moving(step, reads[operand], space, None, every, factors))
-            names.append(f"{'AB'[operand]} {_WORDS.get(form, 'as')} {program.literal(step.description.text)}")
+    left, steps, names, reads = way.product, list[ProgramStep](), [], [SLOT_A, SLOT_B]
+    takes_alpha = way.transfers[2] is None and left.arithmetic.product == left.arithmetic.accumulate
+    *packs, (into_d, finish) = zip(way.transfers, moves, strict=True)
+    for operand, (transfer, choice) in enumerate(packs):
+        if transfer is not None and choice is not None:
+            space, aux = program.work(len(steps)), program.aux_slots(transfer.aux_args.places)
+            factors = None if takes_alpha and transfer.form != "plain" else (1, 0)
+            steps.append(ProgramStep(choice, (reads[operand],), space, aux=aux, factors=factors))
+            names.append(f"{'AB'[operand]} {_WORDS.get(transfer.form, 'as')} {program.literal(transfer.text)}")
             reads[operand] = space
-    layouts, at, last, spare = [step.description.d for step in packs if step is not None], len(made), "", 0
-    if finish is None:
-        made.append(ProgramStep(product, (reads[A], reads[B]), SLOT_D, SLOT_C, taken, None))
-        if way.form != "interleaved" and left.c is not None and all(step.factors for step in made[:at]):
-            spare = max(_span(left.c), _span(left.d))  # for a complex alpha: C where it is D, or zeros in its place
-    else:
-        layouts.append(finish.description.x)
-        made += [
-            ProgramStep(product, (reads[A], reads[B]), program.work(at), aux=taken),
-            _moving(finish, program.work(at), SLOT_D, SLOT_C, every, None),
-        ]
-        last = "; combine D" if way.form in ("planar", "three_m") else "; scatter D"
+    at, last, spare, taken = len(steps), "", 0, program.aux_slots(way.aux_args)
     head = " ".join((f"{NAME}.{way.form}", ", ".join(names))).rstrip()
-    return Program(NAME, tuple(made), at, f"{head}; {{0}}{last}", tuple(layouts), spare)
-
-
-def _moving(
-    step: RealFormStep, x: Slot, d: Slot, c: Slot | None, aux: tuple[Slot, ...], factors: tuple[int, int] | None
-) -> ProgramStep:
-    return ProgramStep(step, (x,), d, c, aux, factors, predicted=step.seconds)  # type: ignore[arg-type]
-
-
-def predict(contraction: Contraction, schedule: Program, target: Target) -> float:
-    """Seconds of all steps."""
-    others = (step.seconds for at, step in enumerate(schedule.steps) if at != schedule.main)
-    return schedule.product.best.seconds + sum(others)
+    if into_d is not None and finish is not None:
+        space, aux = program.work(at), program.aux_slots(into_d.aux_args.places)
+        steps.append(ProgramStep(product, (reads[A], reads[B]), space, aux=taken))
+        steps.append(ProgramStep(finish, (space,), SLOT_D, SLOT_C, aux, None))
+        last = "; combine D" if way.form in ("planar", "three_m") else "; scatter D"
+    else:
+        if way.form != "interleaved" and left.c is not None and all(step.factors for step in steps):
+            spare = max(_span(left.c), _span(left.d))  # for a complex alpha: C where it is D, or zeros in its place
+        steps.append(ProgramStep(product, (reads[A], reads[B]), SLOT_D, SLOT_C, taken, None))
+    return Program(NAME, tuple(steps), at, f"{head}; {{{at}}}{last}", spare=spare)
 
 
 def build(contraction: Contraction, schedule: Program, target: Target) -> Launch:
@@ -365,10 +340,3 @@ def _complex_enters(contraction: Contraction) -> bool:
     functions = (contraction.a_fn, contraction.b_fn, contraction.c_fn, contraction.epilogue)
     found = (function is not None and function.is_complex for function in functions)
     return any(dtype.is_complex for dtype in dtypes) or any(found)
-
-
-def _step(transfer: Transfer, target: Target) -> RealFormStep:
-    reason = interleaved.reason_against(transfer, target)
-    if reason is not None:
-        raise UnsupportedError(reason)
-    return RealFormStep(transfer, *interleaved.best(transfer, target), target)

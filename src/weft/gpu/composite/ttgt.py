@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from weft.errors import UnsupportedError
 from weft.gpu.common.constraints import VECTOR
-from weft.gpu.common.cost import FUNCTION_RATE, READING_SLOTS
 from weft.gpu.common.tiling import A, B, D, by_stride, index_count, moving, placed, workspace_of
 from weft.gpu.composite.packing import TILED, epilogue_on_d, packings, products, reads_by_tma
-from weft.gpu.permute.model import LAUNCH
 from weft.planner import program
+from weft.planner.coefficients import fitted
 from weft.planner.program import SLOT_A, SLOT_B, SLOT_D, Program, ProgramStep, Slot, build, predict
 from weft.planner.schedule import Candidates, Ranked, Target
 from weft.spec import Arithmetic, Contraction, Layout, Mode, Role, Strides, canonical
@@ -161,7 +160,7 @@ def packs_of(a: Choice | None, b: Choice | None) -> Packs:
             reads[operand] = space
     once = a is not None and b is not None and pairs(a, b)
     if once:
-        steps[0] = replace(steps[0], paired=True, predicted=steps[0].seconds - LAUNCH)
+        steps[0] = replace(steps[0], paired=True, predicted=steps[0].seconds - fitted("permute")("launch"))
     text = f"{', '.join(names) or 'nothing packed'}{' in one launch' if once else ''}"
     return Packs(tuple(steps), (reads[0], reads[1]), text)
 
@@ -171,17 +170,16 @@ def program_of(
 ) -> Program:
     """Pack operands, multiply, and apply an epilogue that the product leaves to D where it lies; or have D `written`
     from the workspace of the product."""
-    steps, main = [*packs.steps], len(packs.steps)
-    layouts, last = [step.choice.description.d for step in packs.steps], ""
+    steps, main, last = [*packs.steps], len(packs.steps), ""
     if written is None:
         steps.append(program.as_called(product, *packs.reads))
     else:
         steps += _by_workspace(packs, product, written)
-        layouts, last = [*layouts, product.description.d], "; D permuted"
+        last = "; D permuted"
     if finish is not None:
         steps.append(ProgramStep(finish, (SLOT_D,), writes=SLOT_D, predicted=_seconds(finish)))
         last = "; epilogue on D"
-    return Program(NAME, tuple(steps), main, f"{NAME} {packs.text}; {{{main}}}{last}", tuple(layouts))
+    return Program(NAME, tuple(steps), main, f"{NAME} {packs.text}; {{{main}}}{last}")
 
 
 def _by_workspace(packs: Packs, product: Choice, written: Choice) -> tuple[ProgramStep, ProgramStep]:
@@ -208,7 +206,8 @@ def _seconds(step: Choice) -> float:
     permutation = step.description
     if not isinstance(permutation, Permutation) or permutation.fn is None:
         return step.best.seconds
-    function = permutation.size * (READING_SLOTS + permutation.fn.issue_slots) / FUNCTION_RATE
+    fit = fitted("common")
+    function = permutation.size * (fit("reading_slots") + permutation.fn.issue_slots) / fit("function_rate")
     return math.hypot(step.best.seconds, function)
 
 
@@ -232,28 +231,28 @@ def supports(contraction: Contraction, target: Target) -> str | None:
 
 
 def schedules(contraction: Contraction, target: Target) -> Candidates:
+    return Candidates.of(_proposals(contraction, target))
+
+
+def _proposals(contraction: Contraction, target: Target) -> Iterator[Program | str]:
     from weft.planner.planner import choose
 
-    excluded: dict[str, None] = {}
-    found = _packed(contraction, target, excluded)
+    yield from _packed(contraction, target)
     for way in dict.fromkeys(ways(contraction)):
         try:
             written = choose(way.finish, "triton", target, without=(NAME, "pre_reduce"))
         except UnsupportedError as error:
-            excluded[str(error)] = None
+            yield str(error)
             continue
-        found += _packed(way.product, target, excluded, written, TILED if way.by_library else ())
-    return Candidates(tuple(found), tuple(excluded))
+        yield from _packed(way.product, target, written, TILED if way.by_library else ())
 
 
 def _packed(
-    contraction: Contraction, target: Target, excluded: dict[str, None], written: Choice | None = None,
-    without: tuple[str, ...] = (),
-) -> list[Program]:  # fmt: skip
+    contraction: Contraction, target: Target, written: Choice | None = None, without: tuple[str, ...] = ()
+) -> Iterator[Program | str]:
     """Programs of every way to pack operands; with what writes D where the product does not."""
     from weft.planner.planner import choose
 
-    found: list[Program] = []
     by_tma = reads_by_tma(contraction, target)
     last = epilogue_on_d(contraction) if not contraction.invariant else None
     finish = choose(last, "triton", target) if last is not None else None
@@ -261,18 +260,17 @@ def _packed(
         try:
             a, b = (choose(each.permutation, "triton", target) if each is not None else None for each in packed)
         except UnsupportedError as error:
-            excluded[str(error)] = None
+            yield str(error)
             continue
         packs = packs_of(a, b)
         for way in products(contraction, packed, by_tma, finish, alone=written is not None):
             try:
                 product = choose(way.product, "triton", target, without=(*way.without, *without))
             except UnsupportedError as error:
-                excluded[str(error)] = None
+                yield str(error)
                 continue
-            kept = product.led_by_each(_kept(product.ranked))
-            found += [program_of(packs, each, way.finish, written) for each in kept]
-    return found
+            for each in product.led_by_each(_kept(product.ranked)):
+                yield program_of(packs, each, way.finish, written)
 
 
 def _kept(ranked: Sequence[Ranked]) -> tuple[Ranked, ...]:

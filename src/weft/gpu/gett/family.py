@@ -17,9 +17,9 @@ from weft.fn.pointwise import masked_operands
 from weft.gpu.common import constraints, contraction_launch, cost, tiling
 from weft.gpu.common.constants import DeviceFunction
 from weft.gpu.common.constraints import GROUP_ROWS, LEAST_DOT, LEAST_SPLIT_STEPS
-from weft.gpu.common.contraction_launch import RUN_DEPTH
+from weft.gpu.common.contraction_launch import RUN_DEPTH, split_over
 from weft.gpu.common.cost import KernelWork
-from weft.gpu.common.launch import MOST_PROGRAMS, common_reasons, precision_reason
+from weft.gpu.common.launch import common_reasons, precision_reason, too_many
 from weft.gpu.common.operation import operation
 from weft.gpu.common.tiling import TENSORS, A, B, TiledAxis, TiledDim, TiledSchedule
 from weft.planner.coefficients import fitted
@@ -32,7 +32,7 @@ NAME = "gett"
 LEAST_DEPTH = 32  # bytes of k in a tile
 FILLS = (1, 2, 4)  # times that split sums are to fill the device
 FEW_SUMS = 32  # of a thread: several programs fit on an SM
-FINISH_SECONDS = fitted("gett")("finish_seconds")  # for each further sum of a thread
+_fit = fitted("gett")  # finish_seconds: for each further sum of a thread
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +107,10 @@ RUNS = (16, 8, 32, 4)  # indices of A's (or B's) own run where a dim needs two a
 
 
 def schedules(contraction: Contraction, target: Target) -> Candidates:
-    found: list[GettSchedule] = []
-    excluded: dict[str, None] = {}
+    return Candidates.of(dict.fromkeys(_proposals(contraction, target)))
+
+
+def _proposals(contraction: Contraction, target: Target) -> Iterator[GettSchedule | str]:
     m_modes, n_modes, k_modes = (contraction.of_role(role) for role in (Role.M, Role.N, Role.K))
     size = contraction_launch.product_bytes(contraction)
     shared = target.shared_memory or 64 * 1024
@@ -117,7 +119,7 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
     for shape in _tiles(contraction):
         reason = _misfit(contraction, shape, size, shared, least)
         if reason is not None:
-            excluded[reason] = None
+            yield reason
             continue
         depth = min(shape.k, max(LEAST_DOT, LEAST_DEPTH // size, constraints.power_of_two(contraction.k)))
         stages = min(shape.stages, max(2, -(-contraction.k // depth)))  # no more than there are steps
@@ -127,14 +129,13 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
         for m, n, k in product(*sides, k_orders):
             schedule = GettSchedule(m, n, k, shape.warps, stages, group=8, apart=apart)
             tiles = contraction.batch * tiling.tile_count(m_modes, m) * tiling.tile_count(n_modes, n)
-            if tiles > MOST_PROGRAMS:
-                excluded["a grid holds at most 2^31 - 1 blocks"] = None
+            if (reason := too_many(tiles)) is not None:
+                yield reason
             elif contraction.invariant:
-                found.extend(_in_runs(contraction, schedule, tiles))
+                yield from _in_runs(contraction, schedule, tiles)
             else:
-                parts = contraction_launch.split_over(contraction, schedule, tiles, target, 1, FILLS, LEAST_SPLIT_STEPS)
-                found += (schedule, *parts)
-    return Candidates(tuple(dict.fromkeys(found)), tuple(excluded))
+                yield schedule
+                yield from split_over(contraction, schedule, tiles, target, 1, FILLS, LEAST_SPLIT_STEPS)
 
 
 def k_axes(modes: Sequence[Mode], tile: int) -> Iterator[tuple[TiledAxis, ...]]:
@@ -253,7 +254,7 @@ def predict(contraction: Contraction, schedule: GettSchedule, target: Target) ->
         rearranged=params.swap_k,
         transposed=elements[B] if params.transposed[B] and tile_m >= GROUP_ROWS else 0,
         function_seconds=cost.function_seconds(contraction, *elements) + cost.cast_seconds(contraction, elements[B]),
-        finish_seconds=FINISH_SECONDS * max(0, held - FEW_SUMS) if size <= 2 else 0.0,
+        finish_seconds=_fit("finish_seconds") * max(0, held - FEW_SUMS) if size <= 2 else 0.0,
     )
     return cost.direct_seconds(contraction, target, work) + cost.reduce_seconds(schedule.workspace_bytes, params.splits)
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from weft.gpu.common.constants import DeviceFunction
 from weft.gpu.common.constraints import VECTOR
-from weft.gpu.common.launch import MOST_PROGRAMS, TRITON_TYPES, KernelLaunch, missing_type
+from weft.gpu.common.launch import MOST_PROGRAMS, TRITON_TYPES, KernelLaunch, missing_type, too_many
 from weft.gpu.common.tiling import A, D
 from weft.gpu.permute.model import CARVEOUT, access_of, permute_params, predict
 from weft.gpu.permute.schedule import NAME, PermuteSchedule, in_words, programs, tilings
@@ -135,19 +135,13 @@ def supports(permutation: Permutation, target: Target) -> str | None:
 
 def schedules(permutation: Permutation, target: Target) -> Candidates:
     words = in_words(permutation)
-    found: dict[PermuteSchedule, None] = {}
-    excluded: dict[str, None] = {}
+    found: dict[PermuteSchedule | str, None] = {}
     for axes in tilings(words, most_axes=4):
         schedule = PermuteSchedule(axes, warps=4)
         if schedule.size >= _MANY:
             schedule = PermuteSchedule(axes, warps=8)
-        if programs(words, schedule) > MOST_PROGRAMS:
-            excluded["a grid holds at most 2^31 - 1 blocks"] = None
-        elif _addresses(words, schedule) > _MOST_ADDRESSES:
-            excluded["a thread holds so many addresses that they do not fit into registers"] = None
-        else:
-            found[schedule] = None
-    return Candidates(tuple(found), tuple(excluded))
+        found[too_many(programs(words, schedule)) or _too_wide(words, schedule) or schedule] = None
+    return Candidates.of(found)
 
 
 def best(permutation: Permutation, target: Target) -> tuple[PermuteSchedule, float]:
@@ -167,11 +161,13 @@ def build_pair(
     return PermutePairLaunch(PermuteMove(*first), PermuteMove(*second), target)
 
 
-def _addresses(words: Permutation, schedule: PermuteSchedule) -> float:
-    """Addresses that a thread holds, one for each access; none where even one for each element would be few."""
+def _too_wide(words: Permutation, schedule: PermuteSchedule) -> str | None:
+    """Whether a thread holds too many addresses, one for each access; not where even one for each element were few."""
     held = schedule.size / (32 * schedule.warps)
     if 3 * held <= _MOST_ADDRESSES:
-        return 0
+        return None
     params = permute_params(words, schedule)
     sides = ((words.x, A, params.load), (words.d, D, params.store))
-    return sum([held * side[0].dtype.itemsize / access_of(*side).width for side in sides])
+    addresses = sum([held * side[0].dtype.itemsize / access_of(*side).width for side in sides])
+    fits = addresses <= _MOST_ADDRESSES
+    return None if fits else "a thread holds so many addresses that they do not fit into registers"

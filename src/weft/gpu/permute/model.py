@@ -223,22 +223,19 @@ def _merged_modes(
 # is being read: on an H200 they took up to a quarter longer, and none took longer with this much.
 CARVEOUT = 58
 
-_FITTED = fitted("permute")
+_fit = fitted("permute")
 
-LAUNCH = _FITTED("launch")  # seconds
-COPY_RATE = _FITTED("copy_rate")  # bytes per second
-CLOCK = _FITTED("clock")  # lines per second and SM that the load-store units take
-LOAD_SECONDS = _FITTED("load_seconds")  # until 16 KiB are there, which the programs of an SM wait for together
-OVERLAP = _FITTED.series("overlap")  # the norms that join the pipes with 1, 2 or 3, and more programs on an SM
-READ_SECONDS = _FITTED("read_seconds")  # on one SM, for each access of a lane that reads
-DIGIT_SECONDS = _FITTED("digit_seconds")  # and for each digit of an index that a lane computes by a division
-# Of a thread, and for each element that it holds.
-OWN_REGISTERS, LANE_REGISTERS = _FITTED("own_registers"), _FITTED("lane_registers")
-STORED_AGAIN = _FITTED("stored_again")  # times that a sector moves besides where a stored run starts or ends within it
-# The same where a run that is read starts or ends within a line, but not within a sector.
-READ_AGAIN = _FITTED("read_again")
-# Of the bytes of runs shorter than four lines, for each such run that four lines hold besides the first.
-SHORT = _FITTED("short")
+# launch: seconds
+# copy_rate: bytes per second
+# clock: lines per second and SM that the load-store units take
+# load_seconds: until 16 KiB are there, which the programs of an SM wait for together
+# overlap: the norms that join the pipes with 1, 2 or 3, and more programs on an SM
+# read_seconds: on one SM, for each access of a lane that reads
+# digit_seconds: and for each digit of an index that a lane computes by a division
+# own_registers, lane_registers: of a thread, and for each element that it holds.
+# stored_again: times that a sector moves besides where a stored run starts or ends within it
+# read_again: the same where a run that is read starts or ends within a line, but not within a sector.
+# short: of the bytes of runs shorter than four lines, for each such run that four lines hold besides the first.
 _OWN_BYTES = 1024  # of shared memory that a program takes besides its tile
 
 
@@ -257,19 +254,19 @@ def move_seconds(
     there = [(tensor, layout) for tensor, layout in tensors if layout is not None]
     traffic = [_traffic(permutation, tensor, layout, params, count, threads) for tensor, layout in there]
     tile_bytes = lanes * permutation.d.dtype.itemsize
-    registers = (OWN_REGISTERS + lanes / threads * LANE_REGISTERS) * threads
+    registers = (_fit("own_registers") + lanes / threads * _fit("lane_registers")) * threads
     room = SHARED_MEMORY * CARVEOUT // 100
     resident = max(1, min(room // (tile_bytes + _OWN_BYTES), WARPS // schedule.warps, int(REGISTERS // registers)))
     waves = math.ceil(max(count, 1) / (sms * resident))
     pipes = (
-        sum([each.memory_bytes for each in traffic]) / COPY_RATE,
-        sum([each.access.cycles for each in traffic]) / (sms * CLOCK),
+        sum([each.memory_bytes for each in traffic]) / _fit("copy_rate"),
+        sum([each.access.cycles for each in traffic]) / (sms * _fit("clock")),
         sum([each.issue_seconds for each in traffic]) / sms,
-        waves * LOAD_SECONDS * resident * tile_bytes / 16384,
+        waves * _fit("load_seconds") * resident * tile_bytes / 16384,
     )
-    norm = OVERLAP[0 if resident < 2 else 1 if resident < 4 else 2]
+    norm = _fit.series("overlap")[0 if resident < 2 else 1 if resident < 4 else 2]
     slowest = max(pipes)
-    return LAUNCH + slowest * sum([(pipe / slowest) ** norm for pipe in pipes]) ** (1 / norm)
+    return _fit("launch") + slowest * sum([(pipe / slowest) ** norm for pipe in pipes]) ** (1 / norm)
 
 
 class _Traffic(NamedTuple):
@@ -289,13 +286,14 @@ def _traffic(
     runs = distinct / access.together
     ragged = start_divisor(tensor, dim) * size < SECTOR or access.together % SECTOR != 0
     if tensor == D:  # a sector that is written in part is read and merged
-        again = STORED_AGAIN * SECTOR * runs * _sectors_of_run(permutation, size) if ragged else 0.0
+        again = _fit("stored_again") * SECTOR * runs * _sectors_of_run(permutation, size) if ragged else 0.0
     else:  # a line that is read in part is mostly in a cache the second time; words read one by one cost more by that
-        again = READ_AGAIN * SECTOR * runs if not ragged and tile_divisor(tensor, dim) * size % LINE else 0.0
-    again += SHORT * distinct * max(0.0, 4 * LINE / access.together - 1)
-    issued = DIGIT_SECONDS * tiles * threads * digits(permutation, tensor, params, threads)
+        again = _fit("read_again") * SECTOR * runs if not ragged and tile_divisor(tensor, dim) * size % LINE else 0.0
+    again += _fit("short") * distinct * max(0.0, 4 * LINE / access.together - 1)
+    issued = _fit("digit_seconds") * tiles * threads * digits(permutation, tensor, params, threads)
     width = min(access.width, max(1, math.prod(params.tile) // threads) * size)  # no more than a lane has to read
-    return _Traffic(access, distinct + again, issued + (READ_SECONDS * access.bytes / width if tensor != D else 0.0))
+    reading = _fit("read_seconds") * access.bytes / width if tensor != D else 0.0
+    return _Traffic(access, distinct + again, issued + reading)
 
 
 def _sectors_of_run(permutation: Permutation, size: int) -> float:

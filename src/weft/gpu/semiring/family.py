@@ -108,23 +108,21 @@ def _is_run(axis: TiledAxis, operand: int) -> bool:
     return bool(axis.modes) and axis.modes[0].strides[operand] == 1
 
 
-_FITTED = fitted("semiring")
+_fit = fitted("semiring")
 
 # Fitted to 58 timed schedules of max-plus in float32 on an H200, which they predict within 6 % on average.
-STEP_SLOTS = _FITTED("step_slots")  # issue slots of a thread in each step along k besides products and reads
-BLOCK_SLOTS = _FITTED("block_slots")  # before the first step and after the last one
-STORE_SLOTS = _FITTED("store_slots")  # for each element of D
-SLOT_RATE = _FITTED("slot_rate")  # issue slots per second, of all lanes
-WAITING = _FITTED("waiting")  # of a scheduler's slots that one warp alone leaves empty, over those that it takes
-# Of what a program takes besides its steps, as often again where it is alone on an SM.
-BLOCK_WAITING = _FITTED("block_waiting")
+# step_slots: issue slots of a thread in each step along k besides products and reads
+# block_slots: before the first step and after the last one
+# store_slots: for each element of D
+# slot_rate: issue slots per second, of all lanes
+# waiting: of a scheduler's slots that one warp alone leaves empty, over those that it takes
+# block_waiting: of what a program takes besides its steps, as often again where it is alone on an SM.
 SCHEDULERS = 4  # of an SM
 OTHER_REGISTERS = 36  # of a thread, besides accumulators and four steps of the tiles
-NARROW_SLOTS = _FITTED("narrow_slots")  # of a copy of `LEAST_COPY` bytes, which touches a line for as little
-SHARED_RATE = _FITTED("shared_rate")  # lanes of reads of 128 bytes from shared memory per second
-# What `waiting` comes to at least where an operand of products in float32 lies along k: one instruction makes a product
-# and adds it, two of max-plus, so that reads bind beside it that take no neighbours at once.
-ALONG_K = _FITTED("along_k")
+# narrow_slots: of a copy of `LEAST_COPY` bytes, which touches a line for as little
+# shared_rate: lanes of reads of 128 bytes from shared memory per second
+# along_k: what `waiting` comes to at least where an operand of products in float32 lies along k: one instruction
+#   makes a product and adds it, two of max-plus, so that reads bind beside it that take no neighbours at once.
 
 
 def predict(contraction: Contraction, schedule: SemiringSchedule, target: Target) -> float:
@@ -170,14 +168,13 @@ def _arithmetic_seconds(
         _shared_reads(own, depth, size, distinct)
         for own, size, distinct in zip((params.threads_m, params.threads_n), sizes, (32 // across, across), strict=True)
     ]
-    slots = held * depth * product_slots(contraction) + sum(count for count, _ in reads) + STEP_SLOTS
+    slots = held * depth * product_slots(contraction) + sum(count for count, _ in reads) + _fit("step_slots")
     cycles = params.steps * sum(cycles for _, cycles in reads)
     resident = max(1, min(_resident(contraction, schedule), -(-programs // sm_count(target))))
-    waiting = max(
-        1 + WAITING * SCHEDULERS / (resident * schedule.warps), ALONG_K if _products_along_k(contraction, params) else 1
-    )
-    outside = (BLOCK_SLOTS + STORE_SLOTS * held) * (1 + BLOCK_WAITING / resident)
-    seconds = max((params.steps * slots * waiting + outside) / SLOT_RATE, cycles / SHARED_RATE)
+    along_k = _fit("along_k") if _products_along_k(contraction, params) else 1
+    waiting = max(1 + _fit("waiting") * SCHEDULERS / (resident * schedule.warps), along_k)
+    outside = (_fit("block_slots") + _fit("store_slots") * held) * (1 + _fit("block_waiting") / resident)
+    seconds = max((params.steps * slots * waiting + outside) / _fit("slot_rate"), cycles / _fit("shared_rate"))
     return programs * 32 * schedule.warps * seconds
 
 
@@ -189,7 +186,7 @@ def _products_along_k(contraction: Contraction, params: SemiringParams) -> bool:
 
 def _narrow_seconds(access: Access) -> float:
     """Seconds that reading an operand adds where each lane copies the least that it can."""
-    return access.bytes / LEAST_COPY * NARROW_SLOTS / SLOT_RATE if access.copied == LEAST_COPY else 0.0
+    return access.bytes / LEAST_COPY * _fit("narrow_slots") / _fit("slot_rate") if access.copied == LEAST_COPY else 0.0
 
 
 def _resident(contraction: Contraction, schedule: SemiringSchedule) -> int:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from weft.gpu.common import tiling
 from weft.gpu.common.constraints import VECTOR, overhang, power_of_two
 from weft.gpu.common.contraction_launch import split_over
-from weft.gpu.common.launch import MOST_PROGRAMS
+from weft.gpu.common.launch import too_many
 from weft.gpu.common.operation import sums_exponentials
 from weft.gpu.common.tiling import A, B, TiledAxis, TiledSchedule
 from weft.planner.schedule import Candidates, Target
@@ -133,13 +133,15 @@ class SemiringSchedule(TiledSchedule):
 
 
 def schedules(contraction: Contraction, target: Target) -> Candidates:
-    found: list[SemiringSchedule] = []
-    excluded: dict[str, None] = {}
+    return Candidates.of(dict.fromkeys(_proposals(contraction, target)))
+
+
+def _proposals(contraction: Contraction, target: Target) -> Iterator[SemiringSchedule | str]:
     m_modes, n_modes, k_modes = (contraction.of_role(role) for role in (Role.M, Role.N, Role.K))
     for shape in shapes(contraction):
         reason = _misfit(contraction, shape)
         if reason is not None:
-            excluded[reason] = None
+            yield reason
             continue
         depth = min(shape.k, power_of_two(contraction.k))
         tile_m, tile_n = shape.m * power_of_two(shape.subtiles[0]), shape.n * power_of_two(shape.subtiles[1])
@@ -148,12 +150,9 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
         for m, n, k in product(*sides, tiling.run_orders(k_modes, A, B)):
             depths = (TiledAxis(k, depth),)
             schedule = SemiringSchedule(m, n, depths, shape.warps, shape.stages, held, shape.subtiles)
-            if (tiles := output_tiles(contraction, schedule)) > MOST_PROGRAMS:
-                excluded["a grid holds at most 2^31 - 1 blocks"] = None
-            else:
-                found.append(schedule)
-                found.extend(split_over(contraction, schedule, tiles, target, 2, FILLS, LEAST_STEPS))
-    return Candidates(tuple(dict.fromkeys(found)), tuple(excluded))
+            tiles = output_tiles(contraction, schedule)
+            yield too_many(tiles) or schedule
+            yield from split_over(contraction, schedule, tiles, target, 2, FILLS, LEAST_STEPS)
 
 
 def subtile_axes(axes: tuple[TiledAxis, ...], subtiles: int) -> tuple[TiledAxis, ...]:

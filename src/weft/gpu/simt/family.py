@@ -12,8 +12,8 @@ from weft.gpu.common import cost, tiling
 from weft.gpu.common.constants import DeviceFunction
 from weft.gpu.common.constraints import LINE, SECTOR, VECTOR, is_product_of_vectors
 from weft.gpu.common.contraction_launch import ContractionLaunch
-from weft.gpu.common.cost import ISSUE_RATE, Access, KernelWork
-from weft.gpu.common.launch import MOST_PROGRAMS, KernelLaunch, common_reasons, pointer_layouts
+from weft.gpu.common.cost import Access, KernelWork
+from weft.gpu.common.launch import KernelLaunch, common_reasons, pointer_layouts, too_many
 from weft.gpu.common.operation import operation, over_axis, product_slots
 from weft.gpu.common.tiling import TENSORS, A, B, C, D, TiledAxis, TiledDim
 from weft.planner.coefficients import fitted
@@ -43,23 +43,21 @@ class SimtSchedule:
 
 
 def schedules(contraction: Contraction, target: Target) -> Candidates:
-    found: list[SimtSchedule] = []
-    excluded: dict[str, None] = {}
+    return Candidates.of(_proposals(contraction))
+
+
+def _proposals(contraction: Contraction) -> Iterator[SimtSchedule | str]:
     d_modes = contraction.of_role(Role.BATCH, Role.M, Role.N)
     k_modes = contraction.of_role(Role.K)
     size = math.prod(mode.extent for mode in d_modes)
     for r_tile, k_tile in _TILES:
         reason = _misfit(r_tile, k_tile, size, contraction.k)
         if reason is not None:
-            excluded[reason] = None
+            yield reason
             continue
         for r, order in product(d_axes(d_modes, r_tile), tiling.run_orders(k_modes, A, B)):
             schedule = SimtSchedule(r, (TiledAxis(order, k_tile),), warps=4)
-            if programs(contraction, schedule) > MOST_PROGRAMS:
-                excluded["a grid holds at most 2^31 - 1 blocks"] = None
-            else:
-                found.append(schedule)
-    return Candidates(tuple(found), tuple(excluded))
+            yield too_many(programs(contraction, schedule)) or schedule
 
 
 def d_axes(modes: Sequence[Mode], tile: int) -> Iterator[tuple[TiledAxis, ...]]:
@@ -114,11 +112,10 @@ def simt_params(contraction: Contraction, schedule: SimtSchedule) -> SimtParams:
     )
 
 
-_FITTED = fitted("simt")
+_fit = fitted("simt")
 
-FIRST_CACHE = _FITTED("first_cache")  # bytes of it that one of several programs on an SM has
-# Issue slots of an address, and of a value that goes to another lane.
-ADDRESS_SLOTS, EXCHANGE_SLOTS = _FITTED("address_slots"), _FITTED("exchange_slots")
+# first_cache: bytes of it that one of several programs on an SM has
+# address_slots, exchange_slots: issue slots of an address, and of a value that goes to another lane.
 
 
 def predict(contraction: Contraction, schedule: SimtSchedule, target: Target) -> float:
@@ -169,7 +166,7 @@ def _read(layout: Layout, tensor: int, blocks: int, params: SimtParams) -> Acces
     run = max(cost.run_of(whole), 1)  # also where a mode is empty
     sectors = max(math.prod(each.covered for each in whole) * size * max(1.0, SECTOR / (run * size)), 1.0)
     each = step * size * max(1.0, SECTOR / access.together)
-    again = max(1.0, params.k.blocks * each / sectors) if sectors <= FIRST_CACHE else 1.0
+    again = max(1.0, params.k.blocks * each / sectors) if sectors <= _fit("first_cache") else 1.0
     apart = min((each.stride for each in (*of_d, *of_k) if each.covered > 1), default=LINE) * size
     in_line = min(step, max(1, LINE // apart)) * size  # what neighbours take from one line, gaps between them or not
     stretch = max(access.stretch, in_line)
@@ -184,15 +181,17 @@ def _issue_seconds(contraction: Contraction, params: SimtParams, reads: tuple[Ac
     slots = 0.0
     for tensor, read in enumerate(reads):
         elements = max(1, min(VECTOR, read.width) // (contraction.a, contraction.b)[tensor].dtype.itemsize)
-        slots += ADDRESS_SLOTS * _lanes(params, tensor, blocks) / elements
+        slots += _fit("address_slots") * _lanes(params, tensor, blocks) / elements
     if params.k.tile > 1 and params.r.tile > 1 and params.r.present[A] and params.r.present[B]:
-        slots += EXCHANGE_SLOTS * blocks * params.k.blocks * params.r.tile * params.k.tile
-    return slots / ISSUE_RATE
+        slots += _fit("exchange_slots") * blocks * params.k.blocks * params.r.tile * params.k.tile
+    return slots / fitted("common")("issue_rate")
 
 
 def _algebra_seconds(contraction: Contraction, products: int) -> float:
     """Seconds that products in another algebra take beyond a multiplication and a sum, were all SMs equally busy."""
-    return 0.0 if contraction.algebra is None else products * product_slots(contraction) / ISSUE_RATE
+    if contraction.algebra is None:
+        return 0.0
+    return products * product_slots(contraction) / fitted("common")("issue_rate")
 
 
 KERNEL = DeviceFunction("weft.gpu.simt.kernel", "simt_kernel")

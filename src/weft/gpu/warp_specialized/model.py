@@ -11,7 +11,6 @@ from weft.gpu.common import cost
 from weft.gpu.common.constants import GluonLayout, matrix_layout
 from weft.gpu.common.constraints import GROUP_ROWS, LINE, sm_count
 from weft.gpu.common.contraction_launch import StreamK
-from weft.gpu.common.cost import KEPT_BYTES, TALL
 from weft.gpu.common.tiling import TENSORS, A, B, TiledAxis, TiledDim, tiled_dim, wide
 from weft.gpu.warp_specialized import schedule as schedules
 from weft.gpu.warp_specialized import views
@@ -131,29 +130,24 @@ def _accumulators(
     )
 
 
-_FITTED = fitted("warp_specialized")
+_fit = fitted("warp_specialized")
 
 # Fitted on an H200 to 469 timings: of matrix products of 512 to 3072 rows, and of trials of TCCG, as it lies and
 # packed, with functions and without. Predictions are off by 7 % (root mean square), and by as much for 54 others
 # (`results/h200/products.json`).
-LAUNCH = _FITTED("launch")  # seconds
-RATE = _FITTED("rate")  # flops per second
-MEMORY_RATE = _FITTED("memory_rate")  # bytes per second
-LOAD_RATE = _FITTED("load_rate")  # bytes of tiles per second, from L2, with requests at all times
-LOAD_WAIT = _FITTED("load_wait")  # loads take 1 + LOAD_WAIT / stages times as long: with few stages requests come late
-CROSSING = _FITTED("crossing")  # times as long for tiles whose lines cross those of memory: L2 looks up two for each
-STORE_RATE = _FITTED("store_rate")  # bytes per second of subtiles that pass through shared memory to D
-POINTER_RATE = _FITTED("pointer_rate")  # elements per second that go on to D through pointers, and half as many words
-# For each work tile of an SM, before its first products and after its last ones.
-WORK_TILE_SECONDS = _FITTED("work_tile_seconds")
-# Exponents of the norms that join what overlaps: products and loads; functions with both; memory with all that, and
-# stores with what overlaps them.
-OVERLAP = _FITTED("overlap")
-FUNCTIONS_OVERLAP = _FITTED("functions_overlap")
-MEMORY_OVERLAP = _FITTED("memory_overlap")
-# Stream-K: a work range mostly meets two output tiles; and tiles of operands that output tiles share are requested at
-# different times, and take so many times longer.
-RANGE_TILES, APART = _FITTED("range_tiles"), _FITTED("apart")
+# launch: seconds
+# rate: flops per second
+# memory_rate: bytes per second
+# load_rate: bytes of tiles per second, from L2, with requests at all times
+# load_wait: loads take 1 + load_wait / stages times as long: with few stages requests come late
+# crossing: times as long for tiles whose lines cross those of memory: L2 looks up two for each
+# store_rate: bytes per second of subtiles that pass through shared memory to D
+# pointer_rate: elements per second that go on to D through pointers, and half as many words
+# work_tile_seconds: for each work tile of an SM, before its first products and after its last ones.
+# overlap, functions_overlap, memory_overlap: exponents of the norms that join what overlaps: products and loads;
+#   functions with both; memory with all that, and stores with what overlaps them.
+# range_tiles, apart: stream-K: a work range mostly meets two output tiles; and tiles of operands that output tiles
+#   share are requested at different times, and take so many times longer.
 
 
 def predict(contraction: Contraction, schedule: WsSchedule, target: Target) -> float:
@@ -173,29 +167,30 @@ def predict(contraction: Contraction, schedule: WsSchedule, target: Target) -> f
     here = sms * turns  # work tiles of all SMs, were they as busy
     depth = _steps(contraction, schedule, target) * tile_k
     across = tile_n * consumers.n_tiles
-    products = 2.0 * tile_m * across * depth * here / (RATE * 2 / size) * (TALL if schedule.rows > GROUP_ROWS else 1.0)
-    loads = _load_bytes(schedule, size, min(1.0, tiles / at_once)) * depth * here / LOAD_RATE
-    loads *= 1 + LOAD_WAIT / schedule.stages
+    tall = fitted("common")("tall") if schedule.rows > GROUP_ROWS else 1.0
+    products = 2.0 * tile_m * across * depth * here / (_fit("rate") * 2 / size) * tall
+    loads = _load_bytes(schedule, size, min(1.0, tiles / at_once)) * depth * here / _fit("load_rate")
+    loads *= 1 + _fit("load_wait") / schedule.stages
     functions = cost.function_seconds(contraction, here * depth * tile_m * consumers.n_tiles, here * depth * across, 0)
     split = schedule.splits > 1
     result_size = (contraction.arithmetic.accumulate if split else contraction.d.dtype).itemsize
     if contraction.c is not None and not split:
         result_size += contraction.c.dtype.itemsize
     elements = tile_m * across * here
-    stores = elements * result_size / STORE_RATE
+    stores = elements * result_size / _fit("store_rate")
     if schedule.word:
-        stores += elements * (1 + 2 / schedule.word) / POINTER_RATE
+        stores += elements * (1 + 2 / schedule.word) / _fit("pointer_rate")
     stores += 0.0 if split else cost.function_seconds(contraction, 0, 0, elements)
-    waiting = turns * WORK_TILE_SECONDS
+    waiting = turns * _fit("work_tile_seconds")
     if schedule.stream_k:
-        loads, stores, waiting = APART * loads, RANGE_TILES * stores, RANGE_TILES * waiting
-    memory = (cost.compulsory_bytes(contraction) + _read_again(contraction, schedule)) / MEMORY_RATE
-    multiplying = _joined(_joined(products, loads, OVERLAP), functions, FUNCTIONS_OVERLAP)
+        loads, stores, waiting = _fit("apart") * loads, _fit("range_tiles") * stores, _fit("range_tiles") * waiting
+    memory = (cost.compulsory_bytes(contraction) + _read_again(contraction, schedule)) / _fit("memory_rate")
+    multiplying = _joined(_joined(products, loads, _fit("overlap")), functions, _fit("functions_overlap"))
     if consumers == PINGPONG:
-        busy = _joined(multiplying, stores, MEMORY_OVERLAP) + waiting
+        busy = _joined(multiplying, stores, _fit("memory_overlap")) + waiting
     else:
         busy = multiplying + stores + waiting
-    seconds = cost.launched(_joined(busy, memory, MEMORY_OVERLAP), LAUNCH)
+    seconds = cost.launched(_joined(busy, memory, _fit("memory_overlap")), _fit("launch"))
     return seconds + cost.reduce_seconds(schedule.workspace_bytes, schedule.splits)
 
 
@@ -228,7 +223,7 @@ def _read_again(contraction: Contraction, schedule: WsSchedule) -> int:
     rows, columns, *_ = cost.own_bytes(contraction)
     across = views.dim_tiles(schedule.b, tile_n) // schedule.consumers.n_tiles
     down = views.dim_tiles(schedule.a, tile_m)
-    kept = KEPT_BYTES / 2  # of each
+    kept = fitted("common")("kept_bytes") / 2  # of each
     return int(sum((times - 1) * max(0.0, size - kept) for times, size in ((across, rows), (down, columns))))
 
 
@@ -241,4 +236,4 @@ def _joined(one: float, other: float, norm: float) -> float:
 def _crossing(view: TmaView, operand: int, size: int) -> float:
     """How much longer tiles of an operand take where its rows do not start with lines of memory."""
     steps = [group[0].strides[operand] * size for group in view.dimensions[:-1]]
-    return CROSSING if any([step % LINE for step in steps]) else 1.0  # noqa: C419
+    return _fit("crossing") if any([step % LINE for step in steps]) else 1.0  # noqa: C419

@@ -177,19 +177,15 @@ _TILES: dict[Consumers, tuple[tuple[int, int], ...]] = {
 
 def candidates(contraction: Contraction, target: Target, swap_ab: bool = False) -> Candidates:
     """Schedules, and why there are no others; `swap_ab` says that A and B are swapped already."""
-    found: dict[WsSchedule, None] = {}
-    excluded: dict[str, None] = {}
+    found: dict[WsSchedule | str, None] = {}
     for k in contraction.of_role(Role.K):
         views_a, views_b = (list(views.tma_views(contraction, operand, k)) for operand in (A, B))
-        excluded |= dict.fromkeys(views.missing_views(k, views_a, views_b))
+        found |= dict.fromkeys(views.missing_views(k, views_a, views_b))
         tiles = [(tile, consumers) for consumers, sides in _TILES.items() for tile in sides]
         for a, b, (tile, consumers) in product(views_a, views_b, tiles):
             for each in _of_tile(contraction, target, a, b, k, tile, consumers):
-                if isinstance(each, str):
-                    excluded[each] = None
-                else:
-                    found[replace(each, swap_ab=swap_ab)] = None
-    return Candidates(tuple(found), tuple(excluded))
+                found[each if isinstance(each, str) else replace(each, swap_ab=swap_ab)] = None
+    return Candidates.of(found)
 
 
 def _of_tile(

@@ -180,19 +180,19 @@ def _store_layout(width: int, along_n: bool, warps: int) -> GluonLayout:
     )
 
 
-_FITTED = fitted("stationary")
+_fit = fitted("stationary")
 
 # Fitted on an H200 to 48 timed schedules of TCCG cases 2, 5, 9 and 10, with functions and without, when the rate of
 # products was 8 % less than now: predictions were off by 3 % on average. The rate of loading B is that of TCCG cases 9
 # and 18.
-LAUNCH = _FITTED("launch")  # seconds
-RATE = _FITTED("rate")  # flops per second
-MEMORY_RATE = _FITTED("memory_rate")  # bytes per second
-B_RATE = _FITTED("b_rate")  # bytes per second of all SMs' copies of B, from L2
-TILE_SECONDS = _FITTED("tile_seconds")  # from the request of a tile of A to its arrival
-OUTPUT_SECONDS = _FITTED.table("output_seconds")  # without products, for each output tile of an SM; by warps
-FUNCTIONS = _FITTED.table("functions")  # times what they issue, by warps and pipelines
-OVERLAP = _FITTED("overlap")  # exponent of the norm that joins what overlaps
+# launch: seconds
+# rate: flops per second
+# memory_rate: bytes per second
+# b_rate: bytes per second of all SMs' copies of B, from L2
+# tile_seconds: from the request of a tile of A to its arrival
+# output_seconds: without products, for each output tile of an SM; by warps
+# functions: times what they issue, by warps and pipelines
+# overlap: exponent of the norm that joins what overlaps
 
 
 def predict_stationary(contraction: Contraction, schedule: StationarySchedule, target: Target) -> float:
@@ -208,14 +208,14 @@ def predict_stationary(contraction: Contraction, schedule: StationarySchedule, t
     depth = (count - 1) * tile_k + last_depth(contraction, schedule)
     rows = turns * sms * tile_m  # of all SMs, were they as busy as the busiest
     b_elements = sms * count * tile_k * tile_n
-    beginning = b_elements * contraction.arithmetic.product.itemsize / B_RATE
+    beginning = b_elements * contraction.arithmetic.product.itemsize / _fit("b_rate")
     beginning += function_seconds(contraction, 0, b_elements, 0)
     requested = schedule.pipelines * (schedule.stages - (contraction.a_fn is None))  # tiles at any time
     functions = function_seconds(contraction, rows * depth, 0, rows * contraction.n)
     pipes = (
-        2.0 * rows * tile_n * depth / RATE + turns * OUTPUT_SECONDS[str(schedule.warps)],
-        turns * count * TILE_SECONDS / requested,
-        functions * FUNCTIONS[f"{schedule.warps} {schedule.pipelines}"],
-        compulsory_bytes(contraction) / MEMORY_RATE,
+        2.0 * rows * tile_n * depth / _fit("rate") + turns * _fit.table("output_seconds")[str(schedule.warps)],
+        turns * count * _fit("tile_seconds") / requested,
+        functions * _fit.table("functions")[f"{schedule.warps} {schedule.pipelines}"],
+        compulsory_bytes(contraction) / _fit("memory_rate"),
     )
-    return launched(beginning + sum(pipe**OVERLAP for pipe in pipes) ** (1 / OVERLAP), LAUNCH)
+    return launched(beginning + sum(pipe**_fit("overlap") for pipe in pipes) ** (1 / _fit("overlap")), _fit("launch"))
