@@ -245,7 +245,8 @@ class FoldedLaunch:
 
     def __init__(self, launch: Any, fold: FoldedEpilogue) -> None:
         self._launch, self._addend = launch, fold.addend
-        self._after: Callable[[Tensor], Any] | None = Tensor.relu_ if fold.clamps else fold.after
+        clamps = fold.clamps and not launch.clamps
+        self._after: Callable[[Tensor], Any] | None = Tensor.relu_ if clamps else fold.after
 
     def __call__(
         self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()

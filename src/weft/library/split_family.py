@@ -104,8 +104,7 @@ def _program(product: Choice, k: int) -> Program:
 def predict(contraction: Contraction, schedule: TermsSchedule | Program, target: Target) -> float:
     if isinstance(schedule, Program):
         return schedule.seconds
-    scheme = scheme_of(contraction, "cuda", terms=True)
-    return max(model.contraction_seconds(scheme, 1, _part(scheme).work, target))
+    return max(model.contraction_seconds(_part(scheme_of(contraction, "cuda", terms=True)), 1, target))
 
 
 def build(contraction: Contraction, schedule: TermsSchedule | Program, target: Target) -> Launch:
@@ -123,7 +122,7 @@ class TermsLaunch:
     def __init__(self, contraction: Contraction, part: LibraryPart) -> None:
         self._part = part
         self._layouts = contraction.a, contraction.b, contraction.c, contraction.d
-        self.kernels = part.kernels
+        self.kernels = part.sums.kernels
 
     def __call__(
         self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
