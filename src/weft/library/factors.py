@@ -1,4 +1,4 @@
-"""A and B on their way to the product: in place, or converted, passed through functions, summed alone, packed."""
+"""Operands on their way to the product: in place, or converted, passed through functions, summed alone, packed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class OperandFactor:
-    """Values of an operand with a dimension for each of some modes, in the type of the product.
+    """Values of A, B or C with a dimension for each of some modes, in the type of the product, or of its result.
 
     `shared`: of extent 1 along modes that the operand lacks, but for values of a function.
     """
@@ -30,12 +30,14 @@ class OperandFactor:
     def __init__(self, scheme: LibraryScheme, place: int, frame: Frame, modes: Sequence[int], shared: bool) -> None:
         contraction = scheme.contraction
         self.wanted: torch.dtype = scheme.types[place]  # type: ignore[assignment]
-        self._value = scheme.values[place]
-        self._plain = scheme.plain[place]
-        self._stored = (contraction.a, contraction.b)[place].dtype
-        self._conjugate = (contraction.conjugate_a, contraction.conjugate_b)[place] and self._stored.is_complex
-        self._function: Pointwise | None = (contraction.a_fn, contraction.b_fn)[place]
-        alone = scheme.roles.alone[place]
+        self._value = (*scheme.values, scheme.types.result)[place]
+        self._plain = (*scheme.plain, False)[place]
+        layout = (contraction.a, contraction.b, contraction.c)[place]
+        assert layout is not None, "C is described where it is read"
+        self._stored = layout.dtype
+        self._conjugate = (contraction.conjugate_a, contraction.conjugate_b, False)[place] and self._stored.is_complex
+        self._function: Pointwise | None = (contraction.a_fn, contraction.b_fn, contraction.c_fn)[place]
+        alone = (*scheme.roles.alone, ())[place]
         self._summed = tuple(range(-len(alone), 0))
         read = (*modes, *alone)
         self.view = frame.view(read, place, shared=shared or self._function is not None)
@@ -44,7 +46,8 @@ class OperandFactor:
         ]
         self._full = tuple(reach) or (1,)
         self.shape = tuple(reach[: len(modes)]) or (1,)
-        self._arguments = FunctionOperands(contraction, (contraction.a_args, contraction.b_args)[place], read, frame)
+        args = (contraction.a_args, contraction.b_args, contraction.c_args)[place]
+        self._arguments = FunctionOperands(contraction, args, read, frame)
 
     @property
     def converted_bytes(self) -> int:

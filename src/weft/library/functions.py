@@ -25,7 +25,7 @@ from torch import Tensor, fx
 from weft.fn import Pointwise
 from weft.fn.graphs import behind
 from weft.fn.pointwise import RecordedFunction
-from weft.library.views import FIRST, D, Frame, View
+from weft.library.views import FIRST, Frame, View
 from weft.planner.schedule import AuxTensors, Make, NewTensor, Scalar
 from weft.spec import Contraction, Layout, Mode, Strides
 
@@ -142,32 +142,6 @@ def writing_form(target: torch._ops.OpOverload) -> tuple[torch._ops.OpOverload, 
         if len(places) == 1 and [(arg.name, str(arg.type)) for arg in other._schema.arguments[:-1]] == taken:
             return other, places[0].name
     return None
-
-
-class Epilogue:
-    """The last function of a contraction, from sums to the places of the results."""
-
-    def __init__(self, contraction: Contraction, modes: Sequence[int], frame: Frame) -> None:
-        function = contraction.epilogue
-        assert isinstance(function, RecordedFunction), "others are refused"
-        self._function = function
-        self._arguments = FunctionOperands(contraction, contraction.epilogue_args, modes, frame)
-        self._outputs = [(at, frame.view(modes, FIRST + at)) for at in contraction.outputs]
-        self._dtypes = (contraction.d.dtype, *(contraction.aux[at].dtype for at in contraction.outputs))
-        shape = frame.shape(modes)
-        self._dense = frame.view(modes, D).strides == Layout.contiguous(shape, contraction.d.dtype).strides
-        self._written: Written | None = None
-
-    def __call__(self, total: Tensor, d: Tensor, aux: Sequence[Any]) -> None:
-        """`d` has the shape of `total`, and may be its memory where there are no further results."""
-        written = self._written
-        if written is None:
-            written = self._written = writing(self._function, self._dtypes, self._dense)
-        others = []
-        for at, view in self._outputs:
-            others.append(view.of(aux[at]))
-        with torch._C._DisableAutocast():
-            written(d, *others, total, *self._arguments.of(aux, total.device))
 
 
 _ADD, _RELU = torch.ops.aten.add.Tensor, torch.ops.aten.relu.default

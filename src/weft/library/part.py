@@ -13,15 +13,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from weft.base.caches import cached_property
 from weft.cpu.host import HUGE, advise, reach
-from weft.fn import Pointwise
+from weft.fn.pointwise import RecordedFunction
 from weft.library.algebras import Counts, Exponentials, Tables, joining
-from weft.library.functions import Epilogue, FunctionOperands, live_bytes, value_of
+from weft.library.factors import OperandFactor
+from weft.library.functions import FunctionOperands, Written, live_bytes, writing
 from weft.library.model import fuses
 from weft.library.products import wrapped
 from weft.library.scheme import LibraryScheme
 from weft.library.sums import Matrices, Nothing, Pairs, SplitMatrices
-from weft.library.views import C, D, Frame, Group
+from weft.library.views import FIRST, C, D, Frame, Group
 from weft.planner.schedule import AuxTensors, Make, NewTensor, Scalar, Target
 from weft.spec import Contraction, Layout
 
@@ -196,14 +198,13 @@ class PartFinish:
     """sums + beta * c_fn(C), the epilogue, and what is written to D and to the places of further results."""
 
     def __init__(self, scheme: LibraryScheme, frame: Frame, kept: Group) -> None:
-        contraction = scheme.contraction
-        self._d, self._dtype = frame.view(kept, D).in_layout(contraction.d), contraction.d.dtype
-        self._c = frame.view(kept, C) if contraction.c is not None else None
-        self._c_fn: Pointwise | None = contraction.c_fn
-        self._arguments = FunctionOperands(contraction, contraction.c_args, kept, frame)
+        contraction = self._contraction = scheme.contraction
+        self._d = frame.view(kept, D).in_layout(contraction.d)
+        self._c = OperandFactor(scheme, C, frame, kept, False) if contraction.c is not None else None
         self._repeat = scheme.roles.repeat if contraction.algebra is None else 1
         self._join = joining(contraction.algebra, scheme.accumulate) if contraction.algebra is not None else None
-        self._epilogue = Epilogue(contraction, kept, frame) if contraction.epilogue is not None else None
+        self._arguments = FunctionOperands(contraction, contraction.epilogue_args, kept, frame)
+        self._outputs = [(at, frame.view(kept, FIRST + at)) for at in contraction.outputs]
         self.bytes = frame.size(kept) * _bytes_of_each(contraction)
 
     @property
@@ -211,31 +212,40 @@ class PartFinish:
         """Whether sums are copied to D along many modes."""
         from weft.gpu.pointwise.source import is_scattered  # a CPU does without
 
-        return is_scattered(*self._d[:2], Layout.contiguous(self._d.shape, self._dtype).strides)
+        return is_scattered(*self._d[:2], self._dense)
+
+    @property
+    def _dense(self) -> tuple[int, ...]:
+        """The strides of D, were it contiguous."""
+        return Layout.contiguous(self._d.shape, self._contraction.d.dtype).strides
+
+    @cached_property
+    def _epilogue(self) -> Written | None:
+        """The last function, from sums to the places of the results."""
+        contraction = self._contraction
+        if (function := contraction.epilogue) is None:
+            return None
+        assert isinstance(function, RecordedFunction), "others are refused"
+        dtypes = (contraction.d.dtype, *(contraction.aux[at].dtype for at in contraction.outputs))
+        return writing(function, dtypes, self._d.strides == self._dense)
 
     def place(self, d: Tensor) -> Tensor:
         """D with a dimension for each mode of the sums."""
         return self._d.of(d)
 
     def __call__(self, total: Tensor, c: Tensor | None, place: Tensor, beta: Scalar, aux: AuxTensors) -> None:
-        """`total` may be written; it may be `place` itself."""
+        """`total` may be written; it may be `place` itself where there are no further results."""
         if self._repeat != 1:
             total *= self._repeat
-        if c is not None and beta != 0:
-            total = self._with(total, c, beta, aux)
-        if self._epilogue is not None:
-            self._epilogue(total, place, aux)
+        if c is not None and beta != 0 and self._c is not None:
+            values, join = self._c.of(c, aux), self._join
+            total = join(total, values) if join else total.add_(values, alpha=wrapped(beta, total.dtype))
+        if (epilogue := self._epilogue) is not None:
+            others: list[Any] = [view.of(aux[at]) for at, view in self._outputs]  # type: ignore[arg-type]
+            with torch._C._DisableAutocast():
+                epilogue(place, *others, total, *self._arguments.of(aux, total.device))
         elif place is not total:
             place.copy_(total)
-
-    def _with(self, total: Tensor, c: Tensor, beta: Scalar, aux: AuxTensors) -> Tensor:
-        assert self._c is not None, "C was described"
-        values = self._c.of(c).to(total.dtype)
-        if self._c_fn is not None:
-            values = value_of(self._c_fn, values, *self._arguments.of(aux, values.device)).to(total.dtype)
-        if self._join is not None:
-            return self._join(total, values)
-        return total.add_(values, alpha=wrapped(beta, total.dtype))
 
 
 def _bytes_of_each(contraction: Contraction) -> int:
