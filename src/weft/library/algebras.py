@@ -33,10 +33,6 @@ TABLE = {"cpu": 1 << 18, "gpu": 1 << 25}  # pairs that stand in memory at once; 
 Reduction = Callable[[Tensor], Tensor]  # of the last dimension, which is not empty
 
 
-def table(kind: str) -> int:
-    return TABLE["cpu" if kind == "cpu" else "gpu"]
-
-
 def reduced(algebra: TracedAlgebra, x: Tensor, y: Tensor, dtype: torch.dtype, most: int) -> Tensor:
     """[batch, m, n] of [batch, m, k] and [batch, n, k], none of them empty, `most` pairs at a time."""
     (batch, m, k), n = x.shape, y.shape[1]
@@ -198,7 +194,7 @@ class Tables(Form):
         )
         self.operands = self._a, self._b
         self._factors = sum([frame.size((*roles.batch, *free, *roles.k)) for free in (roles.m, roles.n)])  # elements
-        self._shape, self._most = frame.shape(self.kept), table(scheme.kind)
+        self._shape, self._most = frame.shape(self.kept), TABLE["cpu" if scheme.kind == "cpu" else "gpu"]
         pairs = min(max(self._most, frame.size(roles.n)), frame.size((*self.kept, *roles.k)))
         self.bytes = self.packed_bytes + 2 * pairs * self._accumulate.itemsize
         self.bytes += 2 * frame.size(self.kept) * self._accumulate.itemsize
