@@ -66,7 +66,7 @@ class Form:
 
     @property
     def packed_bytes(self) -> int:
-        """Those of all of them."""
+        """Bytes that they take."""
         return sum(each.bytes for each in self.packed)
 
     @property
