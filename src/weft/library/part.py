@@ -88,6 +88,11 @@ class LibraryPart:
             self._fused, self._reason = (None, made) if isinstance(made, str) else (made, None)
 
     @property
+    def kernels(self) -> tuple[Any, ...]:
+        """Launches that multiply terms."""
+        return self.sums.kernels
+
+    @property
     def state(self) -> str | None:
         """A sentence on what computes functions; None where there is nothing to choose."""
         found = [*self.sums.states, *(each.state for each in (self._elements, self._fused) if each is not None)]

@@ -122,7 +122,7 @@ class TermsLaunch:
     def __init__(self, contraction: Contraction, part: LibraryPart) -> None:
         self._part = part
         self._layouts = contraction.a, contraction.b, contraction.c, contraction.d
-        self.kernels = part.sums.kernels
+        self.kernels = part.kernels
 
     def __call__(
         self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
