@@ -18,7 +18,7 @@ from weft.cpu.host import multiplies_bytes
 from weft.fn import Pointwise
 from weft.fn.algebra import TracedAlgebra
 from weft.fn.pointwise import RecordedFunction
-from weft.library.factors import OperandMatrix, Seen
+from weft.library.factors import OperandMatrix
 from weft.library.functions import value_of
 from weft.library.products import MatrixProducts, ProductTypes, of_tables
 from weft.library.scheme import LibraryScheme
@@ -31,10 +31,6 @@ from weft.spec import Layout
 TABLE = {"cpu": 1 << 18, "gpu": 1 << 25}  # pairs that stand in memory at once; of a CPU, in its caches
 
 Reduction = Callable[[Tensor], Tensor]  # of the last dimension, which is not empty
-
-
-def table(kind: str) -> int:
-    return TABLE["cpu" if kind == "cpu" else "gpu"]
 
 
 def reduced(algebra: TracedAlgebra, x: Tensor, y: Tensor, dtype: torch.dtype, most: int) -> Tensor:
@@ -132,7 +128,7 @@ Direct = Callable[[Tensor, Tensor], Tensor]
 def summed(x: Tensor, y: Tensor, exponent: Exponent, multiply: MatrixProducts, direct: Direct) -> Tensor:
     """[batch, m, n] of [batch, m, k] and [batch, n, k], none of them empty; `direct` computes a part from pairs."""
     p, q = _largest(x, exponent), _largest(y, exponent)
-    sums = multiply.made(_factor(x, p, exponent), _factor(y, q, exponent).mT)
+    sums = multiply(_factor(x, p, exponent), _factor(y, q, exponent).mT)
     low, high = torch.aminmax(sums)
     total = torch.log(sums)
     if exponent.rate != 1:
@@ -196,11 +192,11 @@ class Tables(Form):
             _in_batches(scheme, place, frame, (roles.batch, free, roles.k))
             for place, free in ((A, roles.m), (B, roles.n))
         )
-        self._operands = self._a, self._b
+        self.operands = self._a, self._b
         self._factors = sum([frame.size((*roles.batch, *free, *roles.k)) for free in (roles.m, roles.n)])  # elements
-        self._shape, self._most = frame.shape(self.kept), table(scheme.kind)
+        self._shape, self._most = frame.shape(self.kept), TABLE["cpu" if scheme.kind == "cpu" else "gpu"]
         pairs = min(max(self._most, frame.size(roles.n)), frame.size((*self.kept, *roles.k)))
-        self.bytes = self._a.bytes + self._b.bytes + 2 * pairs * self._accumulate.itemsize
+        self.bytes = self.packed_bytes + 2 * pairs * self._accumulate.itemsize
         self.bytes += 2 * frame.size(self.kept) * self._accumulate.itemsize
         if scheme.form == "algebra" and frame.size((*self.kept, *roles.k)) <= self._most:
             self._find_direct(scheme, frame)
@@ -217,15 +213,12 @@ class Tables(Form):
         self.direct = of_tables(operations, left, right, place, d.shape)
         self.returns = all(_is_contiguous(each.shape, each.strides) for each in (place, d))
 
-    def made(self, a: Tensor, b: Tensor, alpha: Scalar, aux: AuxTensors) -> Tensor:
+    def __call__(self, a: Tensor, b: Tensor, d: Tensor | None, alpha: Scalar, aux: AuxTensors) -> Tensor:
         return self._summed(self._a.of(a, aux), self._b.of(b, aux)).view(self._shape)
 
     def _summed(self, x: Tensor, y: Tensor) -> Tensor:
         """[batch, m, n] of [batch, m, k] and [batch, n, k]."""
         return reduced(self._algebra, x, y, self._accumulate, self._most)
-
-    def into(self, d: Tensor, a: Tensor, b: Tensor, alpha: Scalar, aux: AuxTensors) -> None:
-        raise AssertionError("it places nothing")
 
 
 class Exponentials(Tables):
@@ -259,7 +252,7 @@ class Counts(Tables):
 
     def _summed(self, x: Tensor, y: Tensor) -> Tensor:
         x, y = self._ones(x), self._ones(y)
-        counts = self._products.made(x[0], y[0].mT) if self._by_bytes else self._products.made(x, y.mT)
+        counts = self._products(x[0], y[0].mT) if self._by_bytes else self._products(x, y.mT)
         return self._result(counts)
 
     def _ones(self, values: Tensor) -> Tensor:
@@ -269,12 +262,12 @@ class Counts(Tables):
 
 def _in_batches(
     scheme: LibraryScheme, place: int, frame: Frame, groups: tuple[Group, Group, Group]
-) -> OperandMatrix | Seen:
+) -> OperandMatrix | View:
     """An operand as [batch, free, k], of one batch where there is none."""
     view = frame.matrix(groups, place) if scheme.plain[place] else None
     if view is None:
         return OperandMatrix(scheme, place, frame, groups, True)
-    return Seen(view if groups[0] else view._replace(shape=(1, *view.shape), strides=(1, *view.strides)))
+    return view if groups[0] else view._replace(shape=(1, *view.shape), strides=(1, *view.strides))
 
 
 def _spread(frame: Frame, groups: Sequence[Group | None], place: int) -> View | None:

@@ -1,4 +1,4 @@
-"""A and B on their way to the product: in place, or converted, passed through functions, summed alone, packed."""
+"""Operands on their way to the product: in place, or converted, passed through functions, summed alone, packed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from weft.fn import Pointwise
 from weft.library.functions import FunctionOperands, live_bytes, value_of
 from weft.library.scheme import LibraryScheme
-from weft.library.views import Frame, Group, View
+from weft.library.views import Frame, Group
 from weft.planner.schedule import AuxTensors, Target
 from weft.spec import Layout
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class OperandFactor:
-    """Values of an operand with a dimension for each of some modes, in the type of the product.
+    """Values of A, B or C with a dimension for each of some modes, in the type of the product, or of its result.
 
     `shared`: of extent 1 along modes that the operand lacks, but for values of a function.
     """
@@ -30,12 +30,14 @@ class OperandFactor:
     def __init__(self, scheme: LibraryScheme, place: int, frame: Frame, modes: Sequence[int], shared: bool) -> None:
         contraction = scheme.contraction
         self.wanted: torch.dtype = scheme.types[place]  # type: ignore[assignment]
-        self._value = scheme.values[place]
-        self._plain = scheme.plain[place]
-        self._stored = (contraction.a, contraction.b)[place].dtype
-        self._conjugate = (contraction.conjugate_a, contraction.conjugate_b)[place] and self._stored.is_complex
-        self._function: Pointwise | None = (contraction.a_fn, contraction.b_fn)[place]
-        alone = scheme.roles.alone[place]
+        self._value = (*scheme.values, scheme.types.result)[place]
+        self._plain = (*scheme.plain, False)[place]
+        layout = (contraction.a, contraction.b, contraction.c)[place]
+        assert layout is not None, "C is described where it is read"
+        self._stored = layout.dtype
+        self._conjugate = (contraction.conjugate_a, contraction.conjugate_b, False)[place] and self._stored.is_complex
+        self._function: Pointwise | None = (contraction.a_fn, contraction.b_fn, contraction.c_fn)[place]
+        alone = (*scheme.roles.alone, ())[place]
         self._summed = tuple(range(-len(alone), 0))
         read = (*modes, *alone)
         self.view = frame.view(read, place, shared=shared or self._function is not None)
@@ -44,7 +46,8 @@ class OperandFactor:
         ]
         self._full = tuple(reach) or (1,)
         self.shape = tuple(reach[: len(modes)]) or (1,)
-        self._arguments = FunctionOperands(contraction, (contraction.a_args, contraction.b_args)[place], read, frame)
+        args = (contraction.a_args, contraction.b_args, contraction.c_args)[place]
+        self._arguments = FunctionOperands(contraction, args, read, frame)
 
     @property
     def converted_bytes(self) -> int:
@@ -60,11 +63,6 @@ class OperandFactor:
     @property
     def made_bytes(self) -> int:
         return 0 if self._plain else math.prod(self.shape) * self.wanted.itemsize
-
-    @property
-    def is_mapped(self) -> bool:
-        """Whether values pass through a function."""
-        return self._function is not None
 
     @property
     def is_scattered(self) -> bool:
@@ -110,7 +108,7 @@ class OperandFactor:
         return values
 
 
-class OperandMatrix:
+class OperandMatrix(OperandFactor):
     """An operand as a matrix of the product: [batch, free, k] or turned, without a batch of two dimensions."""
 
     def __init__(
@@ -118,37 +116,33 @@ class OperandMatrix:
     ) -> None:
         """`groups` are those of the matrix: batch, then rows and columns."""
         batch, rows, columns = groups
-        inner = (*rows, *columns)
-        nearest = min(inner, key=partial(_distance, scheme, frame, place), default=None)
+        nearest = min((*rows, *columns), key=partial(_distance, scheme, frame, place), default=None)
         self._turned = nearest in rows and bool(columns)  # rows are innermost in memory
         stored = (batch, columns, rows) if self._turned else groups
-        self._modes = [at for group in stored for at in group]
-        self._factor = OperandFactor(scheme, place, frame, self._modes, False)
-        self._scheme, self._frame, self._place = scheme, frame, place
+        modes = [at for group in stored for at in group]
+        super().__init__(scheme, place, frame, modes, False)
+        self._part = scheme, frame, place, modes
         self._fused: FunctionPass | None = None
         self._reason: str | None = None  # why there is no pass
-        sizes = [frame.size(group) for group in stored]
-        self._shape = tuple(sizes if batched else sizes[1:])
-        self._packs = not scheme.roles.alone[place] and (
-            scheme.plain[place] or (scheme.contraction.a_fn, scheme.contraction.b_fn)[place] is None
-        )
+        self._matrix = tuple([frame.size(group) for group in stored][not batched :])
+        self._packs = not self._summed and self._function is None
 
-    def layout(self, operand: Layout) -> Layout:
+    def layout(self, of: Layout) -> Layout:
         """The layout of the matrix, in memory of its own."""
-        packed = Layout.contiguous(self._shape, self._factor.wanted)
+        packed = Layout.contiguous(self._matrix, self.wanted)
         return packed.transposed if self._turned else packed
 
     @property
     def bytes(self) -> int:
-        size = math.prod(self._shape) * self._factor.wanted.itemsize
-        return size * (1 if self._packs else 2) + self._factor.converted_bytes
+        size = math.prod(self._matrix) * self.wanted.itemsize
+        return size * (1 if self._packs else 2) + self.converted_bytes
 
     def prepare(self, target: Target) -> None:
         """Have the operand's function, or its copy along many modes, done in one pass, where a device can."""
-        if self._factor.is_mapped or (self._packs and self._factor.is_scattered):
+        if self._function is not None or (self._packs and self.is_scattered):
             from weft.library.passes import operand_pass
 
-            made = operand_pass(self._scheme, self._frame, self._place, self._modes, target)
+            made = operand_pass(*self._part, target)
             self._fused, self._reason = (None, made) if isinstance(made, str) else (made, None)
 
     @property
@@ -159,13 +153,13 @@ class OperandMatrix:
     def of(self, tensor: Tensor, aux: AuxTensors) -> Tensor:
         fused = self._fused
         if fused is not None and fused.serves(None, 1):
-            found = tensor.new_empty(self._shape, dtype=self._factor.wanted)
+            found = tensor.new_empty(self._matrix, dtype=self.wanted)
             fused.follow(tensor, found, aux)
         elif self._packs:
-            found = tensor.new_empty(self._shape, dtype=self._factor.wanted)
-            self._factor.into(found.view(self._factor.shape), tensor, aux)
+            found = tensor.new_empty(self._matrix, dtype=self.wanted)
+            self.into(found.view(self.shape), tensor, aux)
         else:
-            found = self._factor.of(tensor, aux).reshape(self._shape)
+            found = super().of(tensor, aux).reshape(self._matrix)
         return found.mT if self._turned else found
 
 
@@ -175,23 +169,3 @@ def _distance(scheme: LibraryScheme, frame: Frame, place: int, at: int) -> tuple
     On a GPU, where that is not timed, the first of them does.
     """
     return frame.modes[at].strides[place] or math.inf, -frame.extents[at] if scheme.kind == "cpu" else 0
-
-
-class Seen:
-    """An operand that is a matrix in its own layout."""
-
-    bytes = 0
-    state: str | None = None
-
-    def __init__(self, view: View) -> None:
-        self.view = view
-
-    def layout(self, operand: Layout) -> Layout:
-        """The layout of the matrix, which is all of the operand."""
-        return operand._replace(shape=self.view.shape, strides=self.view.strides)
-
-    def of(self, tensor: Tensor, aux: AuxTensors) -> Tensor:
-        return self.view.of(tensor)
-
-    def prepare(self, target: Target) -> None:
-        """Nothing is computed of it."""

@@ -12,7 +12,7 @@ import math
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ from torch import Tensor
 from weft.fn.pointwise import TritonFunction
 from weft.library import model
 from weft.library.algebras import joining
-from weft.library.functions import FoldedEpilogue, FoldedLaunch, folded
+from weft.library.functions import FoldedLaunch, folded
 from weft.library.part import LibraryPart
 from weft.library.scheme import LibraryScheme, scheme_of
 from weft.library.views import DIMS, LONGEST, A, B, D, Frame
@@ -77,35 +77,29 @@ def supports(contraction: Contraction, target: Target) -> str | None:
     return None
 
 
-class _Described(NamedTuple):
-    scheme: LibraryScheme
-    part: LibraryPart  # all of it
-    fold: FoldedEpilogue | None = None  # what is computed of the epilogue beside the scheme
+def _whole(contraction: Contraction, target: Target, *, folds: bool = True) -> LibraryPart:
+    """All of a contraction, in the scheme in which products compute the epilogue, where one call adds all of it.
 
-    def built(self, part: LibraryPart, target: Target) -> Launch:
-        part.prepare(target)
-        return part if self.fold is None else FoldedLaunch(part, self.fold)
-
-
-def _described(contraction: Contraction, target: Target, *, whole: bool = True) -> _Described:
-    """The scheme in which products compute the epilogue, where one call adds all of it; else as described.
-
-    Parts, not `whole`, compute it behind their sums.
+    Parts of it, for which nothing `folds`, compute it behind their sums.
     """
-    if whole and (fold := folded(contraction, target.kind)) is not None:
-        scheme = scheme_of(fold.contraction, target.kind)._replace(clamps=fold.clamps)
+    if folds and (fold := folded(contraction, target.kind)) is not None:
+        scheme = scheme_of(fold.contraction, target.kind)._replace(fold=fold)
         part = LibraryPart(scheme, Frame.whole(fold.contraction))
         if scheme.form == "product" and not scheme.empty and (part.adds or fold.addend is None):
-            return _Described(scheme, part, fold._replace(clamps=fold.clamps and not part.clamps))
-    scheme = scheme_of(contraction, target.kind)
-    return _Described(scheme, LibraryPart(scheme, Frame.whole(contraction)))
+            return part
+    return LibraryPart(scheme_of(contraction, target.kind), Frame.whole(contraction))
+
+
+def _launch(part: LibraryPart, target: Target) -> Launch:
+    part.prepare(target)
+    return part if part.scheme.fold is None else FoldedLaunch(part, part.scheme.fold)
 
 
 def schedules(contraction: Contraction, target: Target) -> Candidates:
-    usual = _built(contraction, target).schedule
+    usual, _ = _built(contraction, target)
     if usual.workspace_bytes <= LEAST:
         return Candidates((usual,))
-    small = _built(contraction, target, LEAST).schedule
+    small, _ = _built(contraction, target, LEAST)
     return Candidates((usual, small) if small.workspace_bytes < usual.workspace_bytes else (usual,))
 
 
@@ -125,33 +119,26 @@ def _packed_bytes(scheme: LibraryScheme) -> int:
     return batch * (m * k * a.itemsize + k * n * b.itemsize + m * n * result.itemsize)
 
 
-class _Built(NamedTuple):
-    described: _Described
-    schedule: LibrarySchedule
-    part: LibraryPart
-
-
-def _built(contraction: Contraction, target: Target, most: int | None = None) -> _Built:
-    """The schedule of at most so many bytes of workspace, as far as parts can be small; else as usual."""
-    described = _described(contraction, target)
-    usual = _usual(described.scheme)
+def _built(contraction: Contraction, target: Target, most: int | None = None) -> tuple[LibrarySchedule, LibraryPart]:
+    """The schedule of at most so many bytes of workspace, as far as parts can be small, and its first part."""
+    part = _whole(contraction, target)
+    usual = _usual(part.scheme)
     most = usual if most is None else min(most, usual)
-    found = cut(described.scheme, described.part, most)
-    if found.extents is not None and described.fold is not None:
-        described = _described(contraction, target, whole=False)
-        found = cut(described.scheme, described.part, most)
-    schedule = LibrarySchedule(described.scheme.form, found.extents, found.workspace_bytes)
-    return _Built(described, schedule, found.part)
+    schedule, first = cut(part, most)
+    if schedule.parts is not None and part.scheme.fold is not None:
+        return cut(_whole(contraction, target, folds=False), most)
+    return schedule, first
 
 
 def predict(contraction: Contraction, schedule: LibrarySchedule, target: Target) -> float:
     """Seconds on `target`: of a GPU's, those of the device."""
-    (scheme, part, _), parts = _described(contraction, target, whole=schedule.parts is None), schedule.parts
+    parts = schedule.parts
+    part, count = _whole(contraction, target, folds=parts is None), _count(contraction, parts)
     if target.kind == "cpu":
-        return model.seconds(contraction, scheme, part.work, _count(contraction, parts), target)
+        return model.seconds(contraction, part, count, target)
     if parts is not None:
-        part = LibraryPart(scheme, Frame.whole(contraction)._replace(extents=parts))
-    return model.contraction_seconds(scheme, _count(contraction, parts), part.work, target).device
+        part = LibraryPart(part.scheme, part.frame._replace(extents=parts))
+    return model.contraction_seconds(part, count, target).device
 
 
 def _count(contraction: Contraction, parts: tuple[int, ...] | None) -> int:
@@ -162,28 +149,26 @@ def _count(contraction: Contraction, parts: tuple[int, ...] | None) -> int:
 
 
 def build(contraction: Contraction, schedule: LibrarySchedule, target: Target) -> Launch:
-    described = _described(contraction, target, whole=schedule.parts is None)
-    if schedule.parts is not None:
-        return PartsLaunch(described.scheme, schedule.parts, target)
-    return described.built(described.part, target)
+    part = _whole(contraction, target, folds=schedule.parts is None)
+    return _launch(part, target) if schedule.parts is None else PartsLaunch(part.scheme, schedule.parts, target)
 
 
 def choice(contraction: Contraction, backend: str, target: Target, workspace_limit: int | None = None) -> Choice | str:
     """This family's schedule alone, or one sentence that says why there is none; quick, as nothing is compared.
 
-    Its parts are as small as `workspace_limit` requires. The scheme that it is built of is not made again.
+    Its parts are as small as `workspace_limit` requires. What it is built of is not made again.
     """
     if (reason := supports(contraction, target)) is not None:
         return reason
-    described, schedule, part = _built(contraction, target, workspace_limit)
+    schedule, part = _built(contraction, target, workspace_limit)
     if workspace_limit is not None and schedule.workspace_bytes > workspace_limit:
         return f"torch's operations take {schedule.workspace_bytes} bytes of workspace, the limit is {workspace_limit}"
-    family: Any = _BuiltFamily(described, part) if schedule.parts is None else sys.modules[__name__]
-    scheme, count = described.scheme, _count(contraction, schedule.parts)
+    family: Any = _BuiltFamily(part) if schedule.parts is None else sys.modules[__name__]
+    count = _count(contraction, schedule.parts)
     if target.kind == "cpu":
-        predicted = model.Seconds(model.alone(scheme, count, target), 0.0)
+        predicted = model.Seconds(model.alone(part.scheme, count, target), 0.0)
     else:
-        predicted = model.contraction_seconds(scheme, count, part.work, target)
+        predicted = model.contraction_seconds(part, count, target)
     best = Ranked(schedule, predicted.device, family, host=predicted.host)
     return Choice(contraction, backend, target, best, (best,))
 
@@ -194,11 +179,11 @@ class _BuiltFamily:
     __name__ = __name__
     NAME = NAME
 
-    def __init__(self, described: _Described, part: LibraryPart) -> None:
-        self._described, self._part = described, part
+    def __init__(self, part: LibraryPart) -> None:
+        self._part = part
 
     def build(self, contraction: Contraction, schedule: LibrarySchedule, target: Target) -> Launch:
-        return self._described.built(self._part, target)
+        return _launch(self._part, target)
 
 
 class PartsLaunch:
@@ -239,9 +224,9 @@ class PartsLaunch:
     def _total(self, frames: list[Frame], a: Tensor, b: Tensor, alpha: Scalar, aux: AuxTensors) -> Tensor:
         """The sums of parts along k."""
         join = self._join or Tensor.add_
-        total = LibraryPart(self._scheme, frames[0]).made(a, b, alpha, aux)
+        total = LibraryPart(self._scheme, frames[0]).sums(a, b, None, alpha, aux)
         for frame in frames[1:]:  # no name holds the sums of a part while those of the next are made
-            total = join(total, LibraryPart(self._scheme, frame).made(a, b, alpha, aux))
+            total = join(total, LibraryPart(self._scheme, frame).sums(a, b, None, alpha, aux))
         return total
 
     def _frames(self, modes: list[int], around: Frame) -> Iterator[Frame]:
@@ -253,29 +238,22 @@ class PartsLaunch:
             yield Frame(around.modes, tuple(starts), tuple(extents))
 
 
-class PartCut(NamedTuple):
-    extents: Extents | None  # None where nothing is cut
-    part: LibraryPart  # the first
-    workspace_bytes: int
-
-
-def cut(scheme: LibraryScheme, part: LibraryPart, most: int) -> PartCut:
-    """How much of each mode a part has so that a run takes at most so many bytes; `part` is all.
+def cut(part: LibraryPart, most: int) -> tuple[LibrarySchedule, LibraryPart]:
+    """How much of each mode a part has so that a run takes at most so many bytes, and the first; `part` is all.
 
     No part has more modes than torch's operations take. Then the longest mode is halved first, of those that make it
     take less. Where a mode is empty there is nothing to cut.
     """
-    frame = _of_few_modes(scheme)
-    whole = frame == Frame.whole(scheme.contraction)
-    part = part if whole else LibraryPart(scheme, frame)
-    found = PartCut(None if whole else frame.extents, part, part.workspace_bytes)
-    while all(frame.extents) and (found.workspace_bytes > most or is_long(scheme, frame)):
-        if (smaller := _halved(scheme, frame, part)) is None:
+    scheme, whole, added = part.scheme, part.frame, 0
+    if (frame := _of_few_modes(scheme)) != whole:
+        part = LibraryPart(scheme, frame)
+    while all(part.frame.extents) and (part.workspace_bytes + added > most or is_long(scheme, part.frame)):
+        if (smaller := _halved(part)) is None:
             break
-        frame, part = smaller
-        added = 2 * part.total_bytes if _is_summed(frame) else 0  # sums of parts along k are added up
-        found = PartCut(frame.extents, part, part.workspace_bytes + added)
-    return found
+        part = smaller
+        added = 2 * part.total_bytes if _is_summed(part.frame) else 0  # sums of parts along k are added up
+    extents = None if part.frame == whole else part.frame.extents
+    return LibrarySchedule(scheme.form, extents, part.workspace_bytes + added), part
 
 
 def _of_few_modes(scheme: LibraryScheme) -> Frame:
@@ -307,15 +285,15 @@ def is_long(scheme: LibraryScheme, frame: Frame) -> bool:
     return scheme.form == "product" and any(frame.size(group) >= LONGEST for group in scheme.roles[:4])
 
 
-def _halved(scheme: LibraryScheme, frame: Frame, part: LibraryPart) -> tuple[Frame, LibraryPart] | None:
+def _halved(part: LibraryPart) -> LibraryPart | None:
+    frame = part.frame
     modes = [at for at, extent in enumerate(frame.extents) if extent > 1]
-    modes.sort(key=lambda at: (-frame.extents[at], scheme.contraction.modes[at].role is Role.K))
+    modes.sort(key=lambda at: (-frame.extents[at], frame.modes[at].role is Role.K))
     first = None
     for at in modes:
         extents = tuple([-(-extent // 2) if i == at else extent for i, extent in enumerate(frame.extents)])
-        smaller = frame._replace(extents=extents)
-        found = smaller, LibraryPart(scheme, smaller)
-        if found[1].workspace_bytes < 0.8 * part.workspace_bytes:
+        found = LibraryPart(part.scheme, frame._replace(extents=extents))
+        if found.workspace_bytes < 0.8 * part.workspace_bytes:
             return found
         first = first or found
     return first

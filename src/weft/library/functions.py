@@ -25,44 +25,30 @@ from torch import Tensor, fx
 from weft.fn import Pointwise
 from weft.fn.graphs import behind
 from weft.fn.pointwise import RecordedFunction
-from weft.library.views import FIRST, D, Frame, View
+from weft.library.views import FIRST, Frame
 from weft.planner.schedule import AuxTensors, Make, NewTensor, Scalar
 from weft.spec import Contraction, Layout, Mode, Strides
 
 
 class FunctionOperands:
-    """Operands and coordinates that a function takes alongside the value, with a dimension for each of these modes."""
+    """Operands and coordinates that a function takes alongside the value, with a dimension for each of these modes.
+
+    A coordinate is the element of a row of numbers that an operand would have there.
+    """
 
     def __init__(self, contraction: Contraction, args: Sequence[int], modes: Sequence[int], frame: Frame) -> None:
-        self._operands: list[tuple[int, View | _Coordinates]] = []
-        for arg in args:
-            if contraction.aux[arg].kind == "index":
-                self._operands.append((arg, _Coordinates(contraction, arg, modes, frame)))
-            else:
-                self._operands.append((arg, frame.view(modes, FIRST + arg, shared=True)))
+        self._operands = [(arg, frame.view(modes, FIRST + arg, shared=True)) for arg in args]
+        self._rows = {arg: contraction.aux[arg].dtype for arg in args if contraction.aux[arg].kind == "index"}
 
     def of(self, aux: Sequence[Any], device: torch.device) -> list[Tensor]:
         found = []
-        for arg, operand in self._operands:
-            if isinstance(operand, _Coordinates):
-                found.append(operand.on(device))
+        for arg, view in self._operands:
+            if arg in self._rows:
+                row = torch.arange(view.start + max(view.shape), dtype=self._rows[arg], device=device)
+                found.append(view.of(row))
             else:
-                found.append(operand.of(aux[arg]))
+                found.append(view.of(aux[arg]))
         return found
-
-
-class _Coordinates:
-    """The coordinate along one mode, within a part."""
-
-    def __init__(self, contraction: Contraction, arg: int, modes: Sequence[int], frame: Frame) -> None:
-        moving = [at for at in modes if frame.modes[at].strides[FIRST + arg]]
-        self._shape = tuple([frame.extents[at] if at in moving else 1 for at in modes]) or (1,)
-        start = frame.starts[moving[0]] if moving else 0
-        self._bounds = start, start + (frame.extents[moving[0]] if moving else 1)
-        self._dtype = contraction.aux[arg].dtype
-
-    def on(self, device: torch.device) -> Tensor:
-        return torch.arange(*self._bounds, dtype=self._dtype, device=device).view(self._shape)
 
 
 def value_of(function: Pointwise, *tensors: Tensor) -> Tensor:
@@ -144,32 +130,6 @@ def writing_form(target: torch._ops.OpOverload) -> tuple[torch._ops.OpOverload, 
     return None
 
 
-class Epilogue:
-    """The last function of a contraction, from sums to the places of the results."""
-
-    def __init__(self, contraction: Contraction, modes: Sequence[int], frame: Frame) -> None:
-        function = contraction.epilogue
-        assert isinstance(function, RecordedFunction), "others are refused"
-        self._function = function
-        self._arguments = FunctionOperands(contraction, contraction.epilogue_args, modes, frame)
-        self._outputs = [(at, frame.view(modes, FIRST + at)) for at in contraction.outputs]
-        self._dtypes = (contraction.d.dtype, *(contraction.aux[at].dtype for at in contraction.outputs))
-        shape = frame.shape(modes)
-        self._dense = frame.view(modes, D).strides == Layout.contiguous(shape, contraction.d.dtype).strides
-        self._written: Written | None = None
-
-    def __call__(self, total: Tensor, d: Tensor, aux: Sequence[Any]) -> None:
-        """`d` has the shape of `total`, and may be its memory where there are no further results."""
-        written = self._written
-        if written is None:
-            written = self._written = writing(self._function, self._dtypes, self._dense)
-        others = []
-        for at, view in self._outputs:
-            others.append(view.of(aux[at]))
-        with torch._C._DisableAutocast():
-            written(d, *others, total, *self._arguments.of(aux, total.device))
-
-
 _ADD, _RELU = torch.ops.aten.add.Tensor, torch.ops.aten.relu.default
 
 
@@ -245,7 +205,8 @@ class FoldedLaunch:
 
     def __init__(self, launch: Any, fold: FoldedEpilogue) -> None:
         self._launch, self._addend = launch, fold.addend
-        self._after: Callable[[Tensor], Any] | None = Tensor.relu_ if fold.clamps else fold.after
+        clamps = fold.clamps and not launch.clamps
+        self._after: Callable[[Tensor], Any] | None = Tensor.relu_ if clamps else fold.after
 
     def __call__(
         self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -25,6 +25,9 @@ from weft.planner.split_schemes import split_seconds
 from weft.spec import Contraction, Layout, Mode
 from weft.spec.dtypes import dtype_name
 from weft.spec.permutation import Permutation
+
+if TYPE_CHECKING:
+    from weft.library.part import LibraryPart
 
 _FITTED = fitted("library")
 
@@ -53,15 +56,6 @@ class Seconds(NamedTuple):
     host: float
 
 
-class PartWork(NamedTuple):
-    """The work of a part that its scheme does not tell."""
-
-    packed_bytes: int  # of operands that are packed before they are multiplied
-    in_place: bool  # sums are stored where D is
-    adds: bool  # C, in the product
-    clamps: bool  # negative values, in the product
-
-
 class _Passes(NamedTuple):
     """Passes of a part besides its product: how many, and the bytes that they move."""
 
@@ -81,10 +75,10 @@ def fuses(target: Target) -> bool:
     return target.kind == "cuda" and identity() is not None
 
 
-def contraction_seconds(scheme: LibraryScheme, parts: int, part: PartWork, target: Target) -> Seconds:
+def contraction_seconds(part: LibraryPart, parts: int, target: Target) -> Seconds:
     """Seconds of a contraction in so many parts, the first of which is `part`."""
-    memory, _ = _rates(target.name, "")
-    passes, product = _passes(scheme, part, parts, fuses(target)), 0.0
+    scheme, (memory, _) = part.scheme, _rates(target.name, "")
+    passes, product = _passes(part, parts, fuses(target)), 0.0
     if scheme.form == "product":
         product = _product(scheme, target)
     product += (parts - 1) * LEAST
@@ -145,10 +139,10 @@ def _is_odd(scheme: LibraryScheme) -> bool:
     return any(mode.strides[at] > 1 and mode.strides[at] % 2 for mode in modes for at in (0, 1, 3))
 
 
-def _passes(scheme: LibraryScheme, part: PartWork, parts: int, fused: bool) -> _Passes:
+def _passes(part: LibraryPart, parts: int, fused: bool) -> _Passes:
     """The passes of a part, and bytes of all parts: operands that are summed alone, packed, or passed through their
     functions; pairs; what follows on the sums."""
-    contraction = scheme.contraction
+    scheme, contraction, packed = part.scheme, part.scheme.contraction, part.sums.packed_bytes
     batch, m, n, k = _sizes(contraction)
     d, item = batch * m * n * contraction.d.dtype.itemsize, scheme.types.result.itemsize
     found = _Passes()
@@ -160,7 +154,7 @@ def _passes(scheme: LibraryScheme, part: PartWork, parts: int, fused: bool) -> _
         elif function is not None and not fused:
             found = found.and_(2 * function.flops * _read(contraction, place, layout), function.flops)
     if scheme.form == "product":
-        found = found.and_(2 * parts * part.packed_bytes) if part.packed_bytes else found
+        found = found.and_(2 * parts * packed) if packed else found
     elif scheme.form == "pairs":
         if not any(scheme.roles.alone):
             read = sum(_read(contraction, at, layout) for at, layout in enumerate((contraction.a, contraction.b)))
@@ -222,9 +216,10 @@ _CALL, _RATE = 8e-6, 4e9  # of permutations: seconds of a call, bytes that are m
 #   step                  seconds of an operation behind the product, for four bytes of D; elementary functions take two
 
 
-def seconds(contraction: Contraction, scheme: LibraryScheme, part: PartWork, parts: int, target: Target) -> float:
+def seconds(contraction: Contraction, part: LibraryPart, parts: int, target: Target) -> float:
     """Seconds of a call in so many parts, as a candidate among kernels."""
-    in_place = part.in_place and not part.packed_bytes and all(scheme.plain)
+    scheme = part.scheme
+    in_place = part.in_place and not part.sums.packed_bytes and all(scheme.plain)
     if parts > 1 or not in_place or scheme.form not in ("product", "pairs"):
         return _in_passes(scheme, parts, target)
     cost = costs("blas")

@@ -13,15 +13,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from weft.base.caches import cached_property
 from weft.cpu.host import HUGE, advise, reach
-from weft.fn import Pointwise
+from weft.fn.pointwise import RecordedFunction
 from weft.library.algebras import Counts, Exponentials, Tables, joining
-from weft.library.functions import Epilogue, FunctionOperands, live_bytes, value_of
-from weft.library.model import PartWork, fuses
+from weft.library.factors import OperandFactor
+from weft.library.functions import FunctionOperands, Written, live_bytes, writing
+from weft.library.model import fuses
 from weft.library.products import wrapped
 from weft.library.scheme import LibraryScheme
 from weft.library.sums import Matrices, Nothing, Pairs, SplitMatrices
-from weft.library.views import C, D, Frame, Group
+from weft.library.views import FIRST, C, D, Frame, Group
 from weft.planner.schedule import AuxTensors, Make, NewTensor, Scalar, Target
 from weft.spec import Contraction, Layout
 
@@ -30,68 +32,70 @@ if TYPE_CHECKING:
 
 
 class LibraryPart:
-    """Runs on new pointers. Between calls it keeps nothing but whether one pass does what follows on the sums."""
+    """Runs on new pointers. Between calls it keeps nothing but whether one pass does what follows on the sums.
+
+    `sums` are those alone, of what is a part along k as well; `in_place`: they are stored where D is.
+    """
 
     def __init__(self, scheme: LibraryScheme, frame: Frame) -> None:
         contraction = scheme.contraction
-        self._sums = sums_of(scheme, frame)
-        self.adds, self.clamps = self._sums.adds, self._sums.clamps  # C and negative values, in the product
+        self.scheme, self.frame, self.sums = scheme, frame, sums_of(scheme, frame)
+        self.adds, self.clamps = self.sums.adds, self.sums.clamps  # C and negative values, in the product
         if scheme.rounds_sums and not self.adds:
             scheme = scheme.wide()
-            self._sums = sums_of(scheme, frame)
-        self._scheme, self._frame = scheme, frame
+            self.sums = sums_of(scheme, frame)
+        self._part = scheme, frame, self.sums.kept
         self._elements: FunctionPass | None = None  # of products without a sum
         self._fused: FunctionPass | None = None
         self._reason: str | None = None  # why there is no pass
-        self._finish = PartFinish(scheme, frame, self._sums.kept)
+        self._finish = PartFinish(*self._part)
         alone = contraction.c is None and not contraction.outputs
         # Sums may be stored in D until the epilogue has passed over them, where nobody else reads what D holds.
-        self._in_place = self._sums.places and (alone or not scheme.follows)
+        self.in_place = self.sums.places and (alone or not scheme.follows)
         self._follows = scheme.follows
-        self._with_c, self._direct = contraction.c is not None, None if scheme.follows else self._sums.direct
+        self._with_c, self._direct = contraction.c is not None, None if scheme.follows else self.sums.direct
         self._huge = reach(contraction.d) if scheme.kind == "cpu" else 0  # a new D's first pages take longer than sums
-        self._returns = not scheme.follows and self._sums.returns and self._huge < HUGE
-        self.work = PartWork(self._sums.packed_bytes, self._in_place, self.adds, self.clamps)
+        self._returns = not scheme.follows and self.sums.returns and self._huge < HUGE
         #: Bytes of sums in memory of their own, and of all that a run allocates.
-        self.total_bytes = frame.size(self._sums.kept) * scheme.types.result.itemsize
-        held = 0 if self._in_place and (contraction.c is None or self.adds) else self.total_bytes
-        self.workspace_bytes = self._sums.bytes + held + (0 if self.adds else self._finish.bytes)
+        self.total_bytes = frame.size(self.sums.kept) * scheme.types.result.itemsize
+        held = 0 if self.in_place and (contraction.c is None or self.adds) else self.total_bytes
+        self.workspace_bytes = self.sums.bytes + held + (0 if self.adds else self._finish.bytes)
 
     def prepare(self, target: Target, *, apart: bool = False) -> None:
         """Have functions, and copies along many modes, done in one pass each, where a device can; `apart`: sums are
         made by `made` alone. `ResourceError` where nothing multiplies terms of matrices that lie so."""
-        contraction = self._scheme.contraction
-        if isinstance(self._sums, SplitMatrices):
-            self._sums.prepare_terms(target, in_place=self._in_place and contraction.c is None)
+        contraction, in_place = self.scheme.contraction, self.in_place and self.scheme.contraction.c is None
+        if isinstance(self.sums, SplitMatrices):
+            self.sums.prepare_terms(target, in_place=in_place)
         if not fuses(target):
             return
         functions = contraction.a_fn, contraction.b_fn, contraction.c_fn, contraction.epilogue
-        part, scattered = (self._scheme, self._frame, self._sums.kept), self._finish.is_scattered
-        if isinstance(self._sums, Pairs) and not apart and (any(functions) or contraction.c is not None or scattered):
+        scattered = self._finish.is_scattered
+        if isinstance(self.sums, Pairs) and not apart and (any(functions) or contraction.c is not None or scattered):
             from weft.library.passes import elements_pass  # it brings all of CUDA C++
 
-            made = elements_pass(*part, target)
+            made = elements_pass(*self._part, target)
             if not isinstance(made, str):
                 self._elements = made
                 return
-        if not apart:
-            self._sums.prepare(target)
+        for operand in () if apart else self.sums.packed:
+            operand.prepare(target)
         adds = contraction.c is not None and not self.adds
-        if contraction.epilogue is not None or adds or (scattered and not self._in_place):
+        if contraction.epilogue is not None or adds or (scattered and not self.in_place):
             from weft.library.passes import finish_pass
 
-            made = finish_pass(*part, self._in_place and contraction.c is None and not apart, target)
+            made = finish_pass(*self._part, in_place and not apart, target)
             self._fused, self._reason = (None, made) if isinstance(made, str) else (made, None)
 
     @property
     def kernels(self) -> tuple[Any, ...]:
         """Launches that multiply terms."""
-        return self._sums.kernels
+        return self.sums.kernels
 
     @property
     def state(self) -> str | None:
         """A sentence on what computes functions; None where there is nothing to choose."""
-        found = [*self._sums.states, *(each.state for each in (self._elements, self._fused) if each is not None)]
+        found = [*self.sums.states, *(each.state for each in (self._elements, self._fused) if each is not None)]
         return "; ".join(dict.fromkeys([*found, *([self._reason] if self._reason is not None else [])])) or None
 
     def __call__(
@@ -103,20 +107,20 @@ class LibraryPart:
         if direct is not None and alpha == 1 and (c is not None) is self._with_c and (c is None or beta == 1):
             direct(a, b, c, d)
             return
-        sums, elements = self._sums, self._elements
+        sums, elements = self.sums, self._elements
         if elements is not None and elements.serves(c, beta):
             elements([a, b], c, d, (alpha, beta), aux)
             return
         if c is not None and beta != 0:
             if self.adds and alpha != 0 and isinstance(sums, Matrices):
-                sums.added(d, a, b, alpha, c, beta, aux)
+                sums(a, b, d, alpha, aux, c, beta)
                 return
-        elif self._in_place:
-            sums.into(d, a, b, alpha, aux)
+        elif self.in_place:
+            sums(a, b, d, alpha, aux)
             if self._follows and not sums.has_epilogue:
                 self._follow(d, aux)
             return
-        self.finish(sums.made(a, b, alpha, aux), c, d, beta, aux)
+        self.finish(sums(a, b, None, alpha, aux), c, d, beta, aux)
 
     def bound(
         self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
@@ -134,18 +138,18 @@ class LibraryPart:
         direct = self._direct
         if direct is None or not self._returns:
             return self._passed(new) if addend is None else None
-        call, aux = self._sums.call, self._scheme.contraction.aux
+        call, aux = self.sums.call, self.scheme.contraction.aux
         if call is not None and len(aux) == (0 if addend is None else 1):
             return call
         return lambda a, b, *aux: direct(a, b, None if addend is None else aux[addend], None)
 
     def _passed(self, new: NewTensor) -> Make | None:
         """The product, in D where it may stand there, and the pass behind it."""
-        fused, sums = self._fused, self._sums
-        lone = not self._with_c and not self._scheme.contraction.outputs and self._scheme.roles.repeat == 1
+        fused, sums = self._fused, self.sums
+        lone = not self._with_c and not self.scheme.contraction.outputs and self.scheme.roles.repeat == 1
         if fused is None or not lone or not isinstance(sums, Matrices):
             return None
-        in_place, (shape, strides, dtype, device) = self._in_place, new
+        in_place, (shape, strides, dtype, device) = self.in_place, new
         product = sums.direct if in_place and sums.returns else None if in_place else sums.unplaced
         if product is None:
             return None
@@ -166,10 +170,6 @@ class LibraryPart:
             return d
 
         return make
-
-    def made(self, a: Tensor, b: Tensor, alpha: Scalar, aux: AuxTensors) -> Tensor:
-        """Sums alone, of what is a part along k as well."""
-        return self._sums.made(a, b, alpha, aux)
 
     def finish(self, total: Tensor, c: Tensor | None, d: Tensor, beta: Scalar, aux: AuxTensors) -> None:
         fused = self._fused
@@ -203,14 +203,13 @@ class PartFinish:
     """sums + beta * c_fn(C), the epilogue, and what is written to D and to the places of further results."""
 
     def __init__(self, scheme: LibraryScheme, frame: Frame, kept: Group) -> None:
-        contraction = scheme.contraction
-        self._d, self._dtype = frame.view(kept, D).in_layout(contraction.d), contraction.d.dtype
-        self._c = frame.view(kept, C) if contraction.c is not None else None
-        self._c_fn: Pointwise | None = contraction.c_fn
-        self._arguments = FunctionOperands(contraction, contraction.c_args, kept, frame)
+        contraction = self._contraction = scheme.contraction
+        self._d = frame.view(kept, D).in_layout(contraction.d)
+        self._c = OperandFactor(scheme, C, frame, kept, False) if contraction.c is not None else None
         self._repeat = scheme.roles.repeat if contraction.algebra is None else 1
         self._join = joining(contraction.algebra, scheme.accumulate) if contraction.algebra is not None else None
-        self._epilogue = Epilogue(contraction, kept, frame) if contraction.epilogue is not None else None
+        self._arguments = FunctionOperands(contraction, contraction.epilogue_args, kept, frame)
+        self._outputs = [(at, frame.view(kept, FIRST + at)) for at in contraction.outputs]
         self.bytes = frame.size(kept) * _bytes_of_each(contraction)
 
     @property
@@ -218,31 +217,40 @@ class PartFinish:
         """Whether sums are copied to D along many modes."""
         from weft.gpu.pointwise.source import is_scattered  # a CPU does without
 
-        return is_scattered(*self._d[:2], Layout.contiguous(self._d.shape, self._dtype).strides)
+        return is_scattered(*self._d[:2], self._dense)
+
+    @property
+    def _dense(self) -> tuple[int, ...]:
+        """The strides of D, were it contiguous."""
+        return Layout.contiguous(self._d.shape, self._contraction.d.dtype).strides
+
+    @cached_property
+    def _epilogue(self) -> Written | None:
+        """The last function, from sums to the places of the results."""
+        contraction = self._contraction
+        if (function := contraction.epilogue) is None:
+            return None
+        assert isinstance(function, RecordedFunction), "others are refused"
+        dtypes = (contraction.d.dtype, *(contraction.aux[at].dtype for at in contraction.outputs))
+        return writing(function, dtypes, self._d.strides == self._dense)
 
     def place(self, d: Tensor) -> Tensor:
         """D with a dimension for each mode of the sums."""
         return self._d.of(d)
 
     def __call__(self, total: Tensor, c: Tensor | None, place: Tensor, beta: Scalar, aux: AuxTensors) -> None:
-        """`total` may be written; it may be `place` itself."""
+        """`total` may be written; it may be `place` itself where there are no further results."""
         if self._repeat != 1:
             total *= self._repeat
-        if c is not None and beta != 0:
-            total = self._with(total, c, beta, aux)
-        if self._epilogue is not None:
-            self._epilogue(total, place, aux)
+        if c is not None and beta != 0 and self._c is not None:
+            values, join = self._c.of(c, aux), self._join
+            total = join(total, values) if join else total.add_(values, alpha=wrapped(beta, total.dtype))
+        if (epilogue := self._epilogue) is not None:
+            others: list[Any] = [view.of(aux[at]) for at, view in self._outputs]  # type: ignore[arg-type]
+            with torch._C._DisableAutocast():
+                epilogue(place, *others, total, *self._arguments.of(aux, total.device))
         elif place is not total:
             place.copy_(total)
-
-    def _with(self, total: Tensor, c: Tensor, beta: Scalar, aux: AuxTensors) -> Tensor:
-        assert self._c is not None, "C was described"
-        values = self._c.of(c).to(total.dtype)
-        if self._c_fn is not None:
-            values = value_of(self._c_fn, values, *self._arguments.of(aux, values.device)).to(total.dtype)
-        if self._join is not None:
-            return self._join(total, values)
-        return total.add_(values, alpha=wrapped(beta, total.dtype))
 
 
 def _bytes_of_each(contraction: Contraction) -> int:

@@ -6,7 +6,7 @@ limbs       integers on a GPU, for which torch has no product: digits of 16 bits
 brains      bfloat16 on a CPU with instructions for it, whose sums are of single precision
 bytes       int8 on a CPU with instructions for it
 parts       a real matrix times a complex one, whose parts are columns of a real one
-split       float32 on a GPU as terms of a shorter type: `weft.library.sums`
+split       float32 on a GPU as terms of a shorter type, multiplied by `weft.library.sums`
 
 Sums that are one call of torch, where every tensor is seen as it lies and nothing follows, are `Direct`: the call
 writes to D, or returns a new one, which torch allocates in less time than a tensor takes beforehand.
@@ -26,6 +26,7 @@ from weft.base.kept import constant
 from weft.library.views import A, D, Frame, View
 from weft.machine.exactness import guarded
 from weft.planner.schedule import Scalar
+from weft.planner.split_schemes import split_bytes
 from weft.spec import Arithmetic, Layout
 
 Way = Literal["plain", "widening", "limbs", "brains", "bytes", "parts", "split"]
@@ -96,7 +97,7 @@ class MatrixProducts:
     def __init__(self, types: ProductTypes, batched: bool, kind: str, *, clamps: bool = False) -> None:
         """`clamps`: what C was added to becomes 0 where it is negative."""
         self._types = types
-        self.fuses = types.way in ("plain", "widening", "brains", "bytes")  # alpha, and writes to a place
+        self.fuses = types.way not in ("limbs", "parts")  # alpha, and writes to a place
         self.adds = types.way in ("plain", "widening")  # C
         multiply: Callable[..., Any] = torch.bmm if batched else torch.mm
         add: Callable[..., Any] = torch._addmm_activation if clamps else torch.baddbmm if batched else torch.addmm
@@ -117,6 +118,8 @@ class MatrixProducts:
     def bytes(self, batch: int, rows: int, columns: int, k: int) -> int:
         """Workspace bytes of a product, besides its result."""
         way, item = self._types.way, self._types.result.itemsize
+        if way == "split":
+            return split_bytes(batch, rows, columns, k)
         if way == "parts":
             return batch * k * max(rows, columns) * item
         if way == "brains":
@@ -127,38 +130,34 @@ class MatrixProducts:
             return 8 * batch * (digits * min(k, _EXACT) * (rows + columns) + 3 * rows * columns)
         return 0
 
-    def into(self, place: Tensor, left: Tensor, right: Tensor, alpha: Scalar = 1) -> None:
-        """`alpha` times the product, written to a place; where it `fuses`."""
-        if alpha in (0, 1) or self._types.way == "bytes":
+    def __call__(
+        self, left: Tensor, right: Tensor, alpha: Scalar = 1, place: Tensor | None = None,
+        addend: Tensor | None = None, beta: Scalar = 0,
+    ) -> Tensor:  # fmt: skip
+        """`alpha` times the product, in a place where it `fuses`, else in memory of its own; where it `adds`, with
+        `beta` times an addend, which may be the place."""
+        way, result = self._types.way, self._types.result
+        if not self.fuses:
+            found = _by_limbs(left, right, result) if way == "limbs" else self._parts(left, right)
+            return found if alpha == 1 else found.mul_(wrapped(alpha, result))
+        if place is None:
+            place = left.new_empty((*left.shape[:-1], right.shape[-1]), dtype=result)
+        if addend is not None:
+            self.add(addend, left, right, beta=wrapped(beta, result), alpha=wrapped(alpha, result), out=place)
+        elif alpha in (0, 1) or way == "bytes":
             self.multiply(left, right, out=place)
             if alpha != 1:  # libraries do not read factors that 0 is to multiply, and NaN stays NaN
-                place *= wrapped(alpha, place.dtype)
-        elif self._types.way == "brains":  # rounded once
+                place *= wrapped(alpha, result)
+        elif way == "brains":  # rounded once
             _by_tiles(place, left, right, alpha)
         else:
-            self.add(place, left, right, beta=0, alpha=wrapped(alpha, self._types.result), out=place)
-
-    def added(self, place: Tensor, left: Tensor, right: Tensor, alpha: Scalar, addend: Tensor, beta: Scalar) -> None:
-        """Write `alpha` times the product and `beta` times an addend, which may be the place."""
-        result = self._types.result
-        self.add(addend, left, right, beta=wrapped(beta, result), alpha=wrapped(alpha, result), out=place)
-
-    def made(self, left: Tensor, right: Tensor, alpha: Scalar = 1) -> Tensor:
-        """`alpha` times the product in memory of its own."""
-        if self.fuses:
-            place = left.new_empty((*left.shape[:-1], right.shape[-1]), dtype=self._types.result)
-            self.into(place, left, right, alpha)
-            return place
-        found = self._unfused(left, right)
-        return found if alpha == 1 else found.mul_(wrapped(alpha, found.dtype))
-
-    def _unfused(self, left: Tensor, right: Tensor) -> Tensor:
-        if self._types.way == "limbs":
-            return _by_limbs(left, right, self._types.result)
-        return self._parts(right.mT, left.mT).mT if left.is_complex() else self._parts(left, right)
+            self.add(place, left, right, beta=0, alpha=wrapped(alpha, result), out=place)
+        return place
 
     def _parts(self, left: Tensor, right: Tensor) -> Tensor:
-        """Real times complex."""
+        """A real matrix and a complex one."""
+        if left.is_complex():
+            return self._parts(right.mT, left.mT).mT
         parts = torch.view_as_real(right.resolve_conj().contiguous()).flatten(-2)
         return torch.view_as_complex(self._real(left, parts).unflatten(-1, (-1, 2)))
 

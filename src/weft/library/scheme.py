@@ -22,6 +22,7 @@ import torch
 
 from weft.algebra import of_count
 from weft.cpu.host import multiplies_bytes
+from weft.library.functions import FoldedEpilogue
 from weft.library.products import ProductTypes, factors_of, types_of, widens
 from weft.library.views import FIRST, A, B, D, Frame, Group, View
 from weft.planner.exponentials import exponent_of
@@ -62,7 +63,7 @@ class LibraryScheme(NamedTuple):
     plain: tuple[bool, bool]  # whether A's and B's elements meet as they are stored
     follows: bool  # something is done to sums of products, besides alpha, beta and C
     empty: bool  # nothing is summed
-    clamps: bool = False  # negative values become 0, see `weft.library.functions`
+    fold: FoldedEpilogue | None = None  # what is computed of the epilogue beside this
 
     @property
     def accumulate(self) -> torch.dtype:
@@ -73,6 +74,11 @@ class LibraryScheme(NamedTuple):
         """Whether sums in memory of their own would be rounded before C is added."""
         result = self.types.result
         return self.contraction.c is not None and result.is_floating_point and result != self.accumulate
+
+    @property
+    def clamps(self) -> bool:
+        """Whether negative values become 0."""
+        return self.fold is not None and self.fold.clamps
 
     def wide(self) -> LibraryScheme:
         """The scheme whose sums stay in the accumulator's type."""

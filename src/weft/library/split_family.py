@@ -104,8 +104,7 @@ def _program(product: Choice, k: int) -> Program:
 def predict(contraction: Contraction, schedule: TermsSchedule | Program, target: Target) -> float:
     if isinstance(schedule, Program):
         return schedule.seconds
-    scheme = scheme_of(contraction, "cuda", terms=True)
-    return max(model.contraction_seconds(scheme, 1, _part(scheme).work, target))
+    return max(model.contraction_seconds(_part(scheme_of(contraction, "cuda", terms=True)), 1, target))
 
 
 def build(contraction: Contraction, schedule: TermsSchedule | Program, target: Target) -> Launch:

@@ -1,14 +1,15 @@
 """Sums of products in each form: what is built of a part of a contraction, and run on tensors.
 
-A form says which modes its sums have and in which order (`kept`), what it allocates besides them (`bytes`), and has two
-ways to run: `made`, sums in memory of their own with a dimension for each mode, and, where `places` says so, `into` D.
-Terms of a shorter type, whose products stand for those of float32, are made by `weft.gpu.terms`, and what is proven of
-them is in `weft.planner.split_schemes`.
+A form says which modes its sums have and in which order (`kept`), and what it allocates besides them (`bytes`). Its
+call returns sums with a dimension for each mode: in memory of their own, or, where `places` says so, in a D that is
+given. Terms of a shorter type, whose products stand for those of float32, are made by `weft.gpu.terms`, and what is
+proven of them is in `weft.planner.split_schemes`.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,8 +17,7 @@ from torch import Tensor
 
 from weft.base.arrays import any_autocast
 from weft.errors import UnsupportedError
-from weft.fn import Pointwise
-from weft.library.factors import OperandFactor, OperandMatrix, Seen
+from weft.library.factors import OperandFactor, OperandMatrix
 from weft.library.products import (
     Direct,
     MatrixProducts,
@@ -35,7 +35,7 @@ from weft.library.products import (
 from weft.library.scheme import LibraryScheme, arranged
 from weft.library.views import A, B, C, D, Frame, Group, View
 from weft.planner.schedule import AuxTensors, Make, ResourceError, Scalar, Target
-from weft.planner.split_schemes import BF16X6, FP16X3, prefers_float16, split_bytes
+from weft.planner.split_schemes import BF16X6, FP16X3, prefers_float16
 from weft.spec import Layout
 
 if TYPE_CHECKING:
@@ -54,21 +54,25 @@ class Form:
     unplaced: Direct | None = None
     #: What the call of a product does besides: C is added, negative values become 0, the epilogue is applied.
     adds = clamps = has_epilogue = False
-    #: Bytes of operands that are packed.
-    packed_bytes = 0
     #: Launches that multiply terms.
     kernels: tuple[Any, ...] = ()
-    _operands: tuple[OperandMatrix | Seen, ...] = ()
+    #: A and B, where they are matrices.
+    operands: tuple[OperandMatrix | View, ...] = ()
 
-    def prepare(self, target: Target) -> None:
-        """Have functions of A and of B done in one pass each."""
-        for operand in self._operands:
-            operand.prepare(target)
+    @property
+    def packed(self) -> list[OperandMatrix]:
+        """Operands that are packed, or passed through functions."""
+        return [each for each in self.operands if isinstance(each, OperandMatrix)]
+
+    @property
+    def packed_bytes(self) -> int:
+        """Bytes that they take."""
+        return sum(each.bytes for each in self.packed)
 
     @property
     def states(self) -> list[str]:
         """Sentences on what computes functions of A and of B."""
-        return [each.state for each in self._operands if each.state is not None]
+        return [each.state for each in self.packed if each.state is not None]
 
 
 class Nothing(Form):
@@ -84,11 +88,9 @@ class Nothing(Form):
         self._shape, self._dtype = frame.shape(self.kept), scheme.types.result
         self._value = algebra.identity if algebra is not None else 0
 
-    def made(self, a: Tensor, b: Tensor, alpha: Scalar, aux: AuxTensors) -> Tensor:
-        return torch.full(self._shape, self._value, dtype=self._dtype, device=a.device)
-
-    def into(self, d: Tensor, a: Tensor, b: Tensor, alpha: Scalar, aux: AuxTensors) -> None:
-        self._d.of(d).fill_(self._value)
+    def __call__(self, a: Tensor, b: Tensor, d: Tensor | None, alpha: Scalar, aux: AuxTensors) -> Tensor:
+        place = torch.empty(self._shape, dtype=self._dtype, device=a.device) if d is None else self._d.of(d)
+        return place.fill_(self._value)
 
 
 class Pairs(Form):
@@ -143,26 +145,17 @@ class Pairs(Form):
             and scheme.types.result == scheme.accumulate
         )  # fmt: skip
 
-    def made(self, a: Tensor, b: Tensor, alpha: Scalar, aux: AuxTensors) -> Tensor:
-        x, y = self._a.of(a, aux), self._b.of(b, aux)
-        if self._short:
-            x, y = x.to(self._accumulate), y.to(self._accumulate)
-        place = x.new_empty(self._shape, dtype=self._accumulate)
-        torch.mul(self._wide(x), y, out=place)
-        return place if alpha == 1 else place.mul_(wrapped(alpha, place.dtype))
-
-    def _wide(self, x: Tensor) -> Tensor:
-        """A's values, along modes that neither operand has as well."""
-        return x.expand(self._shape) if self._repeated else x
-
-    def into(self, d: Tensor, a: Tensor, b: Tensor, alpha: Scalar, aux: AuxTensors) -> None:
-        place = self._d.of(d)
-        if self._short and alpha != 1:
-            place.copy_(self.made(a, b, alpha, aux))
-            return
-        torch.mul(self._wide(self._a.of(a, aux)), self._b.of(b, aux), out=place)
+    def __call__(self, a: Tensor, b: Tensor, d: Tensor | None, alpha: Scalar, aux: AuxTensors) -> Tensor:
+        x, y, place = self._a.of(a, aux), self._b.of(b, aux), None if d is None else self._d.of(d)
+        found = None if self._short and alpha != 1 else place
+        if found is None:
+            if self._short:
+                x, y = x.to(self._accumulate), y.to(self._accumulate)
+            found = x.new_empty(self._shape, dtype=self._accumulate)
+        torch.mul(x.expand(self._shape) if self._repeated else x, y, out=found)  # modes that neither has as well
         if alpha != 1:
-            place.mul_(wrapped(alpha, place.dtype))
+            found.mul_(wrapped(alpha, found.dtype))
+        return found if place is None or found is place else place.copy_(found)
 
 
 def _spreads(layout: Layout, place: int, d: Layout, frame: Frame) -> bool:
@@ -183,22 +176,19 @@ class Matrices(Form):
         self.kept = order.kept
         self._swapped = order.swapped
         self.clamps = scheme.clamps and contraction.c is not None and not batched and clamps(scheme.types, scheme.kind)
-        self._products = self._multiplying(scheme, frame.size(order.k))
+        products = MatrixProducts(scheme.types, batched, scheme.kind, clamps=self.clamps)
+        self._products: Callable[..., Tensor] = products
         left, right = (B, A) if order.swapped else (A, B)
         layouts = contraction.a, contraction.b
-        self._layouts = (*layouts, contraction.d)
-        self._left, self._right = (
-            Seen(view.in_layout(layouts[place]))
-            if view is not None
-            else OperandMatrix(scheme, place, frame, groups, batched)
+        self._left, self._right = self.operands = tuple(
+            view.in_layout(layouts[place]) if view is not None else OperandMatrix(scheme, place, frame, groups, batched)
             for place, groups, view in (
                 (left, (order.batch, order.rows, order.k), order.left),
                 (right, (order.batch, order.k, order.columns), order.right),
             )
         )
-        self._operands = self._left, self._right
         self._shape = frame.shape(self.kept)
-        placed = order.place is not None and self._products.fuses
+        placed = order.place is not None and products.fuses
         if scheme.types.way == "bytes" and order.place is not None:
             placed = order.place.strides == Layout.contiguous(order.place.shape, torch.int32).strides
         self._d = order.place.in_layout(contraction.d) if order.place is not None and placed else None
@@ -206,23 +196,18 @@ class Matrices(Form):
         self._c = _addend(scheme, frame, (order.batch, order.rows, order.columns)) if placed else None
         sizes = [frame.size(group) for group in (order.batch, order.rows, order.columns, order.k)]
         once = self._c is not None and (not scheme.rounds_sums or is_rounded_once(self._c.shape, *sizes))
-        self.adds = once and not scheme.follows and self._products.adds  # C as well
-        self._find_calls(scheme)
-        self.packed_bytes = self._left.bytes + self._right.bytes
-        self.bytes = self.packed_bytes + self._products.bytes(*sizes)
+        self.adds = once and not scheme.follows and products.adds  # C as well
+        self._find_calls(scheme, products)
+        self.bytes = self.packed_bytes + products.bytes(*sizes)
 
-    def _multiplying(self, scheme: LibraryScheme, k: int) -> MatrixProducts:
-        """The multiplication of matrices, for sums of `k` products."""
-        return MatrixProducts(scheme.types, self._batched, scheme.kind, clamps=self.clamps)
-
-    def _find_calls(self, scheme: LibraryScheme) -> None:
+    def _find_calls(self, scheme: LibraryScheme, products: MatrixProducts) -> None:
         """The calls of torch that are the product, where operands are matrices as they lie."""
-        left, right, products, place = self._left, self._right, self._products, self._d
-        if not (isinstance(left, Seen) and isinstance(right, Seen)) or left.view.start or right.view.start:
+        left, right, place = self._left, self._right, self._d
+        if not (isinstance(left, View) and isinstance(right, View)) or left.start or right.start:
             return
         contraction = scheme.contraction
         a, b = (contraction.b, contraction.a) if self._swapped else (contraction.a, contraction.b)
-        seen = seeing(left.view, a), seeing(right.view, b)
+        seen = seeing(left, a), seeing(right, b)
         if products.fuses:
             self.unplaced = direct(products.multiply, *seen, None, swapped=self._swapped)
         c, adds = self._c, contraction.c is not None
@@ -231,7 +216,7 @@ class Matrices(Form):
         of_d = seeing(place, contraction.d)
         vectors = products.is_plain and place.shape == (1, 1) and c is None
         if vectors:
-            layouts, seen_as = (a, b, contraction.d), (vector(left.view), vector(right.view), View((), ()))
+            layouts, seen_as = (a, b, contraction.d), (vector(left), vector(right), View((), ()))
             of_views = [seeing(view.in_layout(of), of) for view, of in zip(seen_as, layouts, strict=True)]
             self.direct = direct(torch.dot, *of_views, swapped=self._swapped)
         elif c is not None and contraction.c is not None:
@@ -244,35 +229,27 @@ class Matrices(Form):
         if contraction.d.dtype != scheme.types.result:
             return
         self.returns = contraction.d.shape == () if vectors else place.whole
-        given, views = (contraction.a, contraction.b, contraction.c, contraction.d), (left.view, right.view, c, place)
+        given, views = (contraction.a, contraction.b, contraction.c, contraction.d), (left, right, c, place)
         plain = scheme.types.way == "plain" and not (self.clamps or self._swapped or self._batched or vectors)
         if plain and (name := natural_call(given, views)) is not None:
             self.call, self.returns = getattr(products, name), True
             self.direct = natural(self.call, self.direct, writes=name == "matmul")
 
-    def _factors(self, a: Tensor, b: Tensor, aux: AuxTensors) -> tuple[Tensor, Tensor]:
-        if self._swapped:
-            a, b = b, a
-        return self._left.of(a, aux), self._right.of(b, aux)
-
-    def made(self, a: Tensor, b: Tensor, alpha: Scalar, aux: AuxTensors) -> Tensor:
-        if alpha == 1 and self.unplaced is not None and not any_autocast():
-            found = self.unplaced(a, b, None, None)
+    def __call__(
+        self, a: Tensor, b: Tensor, d: Tensor | None, alpha: Scalar, aux: AuxTensors, c: Tensor | None = None,
+        beta: Scalar = 0,
+    ) -> Tensor:  # fmt: skip
+        """With `beta` times C, where the product adds it."""
+        call = self.unplaced if d is None else self.direct if self._c is None else None
+        if alpha == 1 and call is not None and (d is not None or not any_autocast()):
+            found = call(a, b, None, d)
         else:
-            found = self._products.made(*self._factors(a, b, aux), alpha)
-        return found if found.shape == self._shape else found.reshape(self._shape)
-
-    def into(self, d: Tensor, a: Tensor, b: Tensor, alpha: Scalar, aux: AuxTensors) -> None:
-        assert self._d is not None, "it is one that places"
-        if alpha == 1 and self.direct is not None and self._c is None:
-            self.direct(a, b, None, d)
-            return
-        self._products.into(self._d.of(d), *self._factors(a, b, aux), alpha)
-
-    def added(self, d: Tensor, a: Tensor, b: Tensor, alpha: Scalar, c: Tensor, beta: Scalar, aux: AuxTensors) -> None:
-        assert self._d is not None, "it is one that places"
-        assert self._c is not None, "it is one that adds"
-        self._products.added(self._d.of(d), *self._factors(a, b, aux), alpha, self._c.of(c), beta)
+            if self._swapped:
+                a, b = b, a
+            place = self._d.of(d) if d is not None and self._d is not None else None
+            addend = self._c.of(c) if c is not None and self._c is not None else None
+            found = self._products(self._left.of(a, aux), self._right.of(b, aux), alpha, place, addend, beta)
+        return found.reshape(self._shape) if d is None and found.shape != self._shape else found
 
 
 def _made_as(views: tuple[View, View], dtypes: tuple[torch.dtype, torch.dtype], d: Layout) -> bool:
@@ -301,90 +278,52 @@ def _addend(scheme: LibraryScheme, frame: Frame, groups: tuple[Group, Group, Gro
 class SplitMatrices(Matrices):
     """Sums of products of float32 matrices by terms, once kernels are made for their layouts."""
 
-    _products: SplitProducts
-
-    def _multiplying(self, scheme: LibraryScheme, k: int) -> MatrixProducts:
-        contraction = scheme.contraction
-        beside = contraction.c is not None or contraction.epilogue_args or contraction.outputs
-        return SplitProducts(k, None if beside or scheme.roles.repeat != 1 else contraction.epilogue)
-
-    def _find_calls(self, scheme: LibraryScheme) -> None:
-        """No call of torch multiplies terms."""
+    def __init__(self, scheme: LibraryScheme, frame: Frame) -> None:
+        super().__init__(scheme, frame)
+        self._products, self.direct, self.unplaced, self.call = self._multiplied, None, None, None
+        self._k, self._contraction = frame.size(scheme.roles.k), scheme.contraction
+        self._product: TermsProduct | None = None
+        self._lie: tuple[Layout, ...] = ()
+        beside = scheme.contraction.c is not None or scheme.contraction.epilogue_args or scheme.contraction.outputs
+        self._epilogue = None if beside or scheme.roles.repeat != 1 else scheme.contraction.epilogue
 
     def prepare_terms(self, target: Target, *, in_place: bool) -> None:
-        """Have kernels made that multiply terms, into D or into memory of their own."""
-        a, b, d = self._layouts
-        left, right = (x.layout(of) for x, of in zip(self._operands, (b, a) if self._swapped else (a, b), strict=True))
-        if in_place:
-            assert self._d is not None, "it is one that places"
-            place = d._replace(shape=self._d.shape, strides=self._d.strides)
-        else:
-            place = Layout.contiguous((*left.shape[:-1], right.shape[-1]), left.dtype)
-        self._products.prepare(target, left, right, place, in_place=in_place)
-        self.has_epilogue, self.kernels = self._products.epilogue is not None, self._products.kernels
-
-    @property
-    def states(self) -> list[str]:
-        return [*super().states, self._products.state]
-
-
-class SplitProducts(MatrixProducts):
-    """Multiplies float32 matrices by terms, once it is prepared for their layouts."""
-
-    fuses, adds = True, False
-
-    def __init__(self, k: int, epilogue: Pointwise | None = None) -> None:
-        """`epilogue`: a function of sums alone, which the kernel applies where it writes to D."""
-        self._k, self.epilogue = k, epilogue
-        self._product: TermsProduct | None = None
-        self._lie: tuple[Layout, Layout, Layout] | None = None
-
-    def prepare(self, target: Target, left: Layout, right: Layout, place: Layout, *, in_place: bool) -> None:
-        """Have the kernels made, which apply the epilogue `in_place`: where the place is D.
+        """Have kernels made that multiply terms, into D through an epilogue, or into memory of their own.
 
         `ResourceError` where they do not take matrices that lie so.
         """
         from weft.gpu.terms.launch import TermsProduct
 
-        if not in_place:
-            self.epilogue = None
+        given = self._contraction.a, self._contraction.b
+        left, right = (x.layout(of) for x, of in zip(self.operands, given[:: -1 if self._swapped else 1], strict=True))
+        place = Layout.contiguous((*left.shape[:-1], right.shape[-1]), left.dtype)
+        if in_place:
+            assert self._d is not None, "it is one that places"
+            place = self._d.layout(self._contraction.d)
         *batch, m, n = place.shape
         schemes = (FP16X3, BF16X6) if prefers_float16(math.prod(batch), m, n, self._k) else (BF16X6,)
+        epilogue = self._epilogue if in_place else None
         try:
-            self._product = TermsProduct(left, right, place, schemes, target, self.epilogue)
+            self._product = TermsProduct(left, right, place, schemes, target, epilogue)
         except UnsupportedError as error:
             raise ResourceError(str(error)) from None
-        self._lie = left, right, place
+        self._lie, self.kernels, self.has_epilogue = (left, right, place), self._product.kernels, epilogue is not None
 
     @property
-    def kernels(self) -> tuple[Any, ...]:
-        """The launches of a product."""
-        return self._product.kernels if self._product is not None else ()
-
-    @property
-    def state(self) -> str:
-        """One sentence for `explain`: the terms, and their bound over that of an IEEE sum."""
+    def states(self) -> list[str]:
+        """With the terms, and their bound over that of an IEEE sum."""
         served = self._product.schemes if self._product is not None else (BF16X6,)
         shares = " or ".join([f"{each.loss(self._k, joined=True) / self._k:.2f} by {each.name}" for each in served])
-        return f"terms in one kernel, of an IEEE sum's bound {shares}"
+        return [*super().states, f"terms in one kernel, of an IEEE sum's bound {shares}"]
 
-    def bytes(self, batch: int, rows: int, columns: int, k: int) -> int:
-        return split_bytes(batch, rows, columns, k)
-
-    def made(self, left: Tensor, right: Tensor, alpha: Scalar = 1) -> Tensor:
-        place = left.new_empty((*left.shape[:-1], right.shape[-1]))
-        self.into(place, left, right, alpha)
-        return place
-
-    def into(self, place: Tensor, left: Tensor, right: Tensor, alpha: Scalar = 1) -> None:
-        """`alpha` times the product, through the epilogue if there is one, written to a place."""
+    def _multiplied(self, left: Tensor, right: Tensor, alpha: Scalar, place: Tensor | None, *_: Any) -> Tensor:
+        """`alpha` times the product, through the epilogue if there is one, in a place or in memory of its own."""
         assert self._product is not None, "it is prepared"
-        assert self._lie is not None, "it is prepared"
+        found = left.new_empty((*left.shape[:-1], right.shape[-1])) if place is None else place
         left, right = (_lying(x, layout) for x, layout in zip((left, right), self._lie, strict=False))
-        stored = place if place.stride() == self._lie[2].strides else _empty(self._lie[2], place.device)
+        stored = found if found.stride() == self._lie[2].strides else _empty(self._lie[2], found.device)
         self._product(left, right, stored, float(alpha.real))
-        if stored is not place:
-            place.copy_(stored)
+        return found if stored is found else found.copy_(stored)
 
 
 def _lying(x: Tensor, layout: Layout) -> Tensor:

@@ -26,7 +26,8 @@ class View(NamedTuple):
     start: int = 0
     whole: bool = False
 
-    def of(self, tensor: Tensor) -> Tensor:
+    def of(self, tensor: Tensor, aux: Sequence[Tensor | None] = ()) -> Tensor:
+        """The tensor as it is seen, which takes nothing beside it."""
         if self.whole:
             return tensor
         if self.start:
@@ -37,6 +38,10 @@ class View(NamedTuple):
         """The view of tensors of a layout, which may be views as they are."""
         same = not self.start and self.shape == layout.shape and self.strides == layout.strides
         return self._replace(whole=True) if same else self
+
+    def layout(self, of: Layout) -> Layout:
+        """That of the view of a tensor with this layout."""
+        return of._replace(shape=self.shape, strides=self.strides)
 
 
 class MergedModes(NamedTuple):
