@@ -40,16 +40,15 @@ from weft.base.arrays import (
 )
 from weft.base.dispatch import as_operation, is_dynamo_compiling, outside_graphs
 from weft.engine.calls import CALLS, present
+from weft.engine.ways import Arguments, detached
+from weft.engine.ways import asked as asked_of
 from weft.errors import ArgumentError, call_context
 from weft.fn.fingerprint import fingerprints
 from weft.planner.options import Options
 from weft.planner.request import HOOKS
 from weft.planner.schedule import Scalar
 from weft.plans.contraction import Plan
-from weft.plans.derivatives import asked as asked_of
-from weft.plans.derivatives import detached
 from weft.plans.keywords import read_options
-from weft.plans.known_call import Arguments
 from weft.spec.arguments import read_flag
 
 _FORM = "equation, a, b"

@@ -15,7 +15,7 @@ from weft.algebra import Algebra, find
 from weft.api.contract import contract
 from weft.api.entry import bare, contraction
 from weft.api.keywords import is_cast, signed, with_autocast
-from weft.api.lookup import as_key, one_of, said_call, said_options
+from weft.api.lookup import as_key, one_beside, one_of, said_call, said_options
 from weft.api.permute import moved, permute
 from weft.base.arguments import describe_many
 from weft.base.arrays import (
@@ -27,12 +27,12 @@ from weft.base.arrays import (
     without_memory,
     without_neg,
 )  # fmt: skip
-from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced
+from weft.base.dispatch import as_operation, is_dynamo_compiling
 from weft.engine.calls import CALLS
+from weft.engine.ways import asked, each_of
 from weft.errors import ArgumentError, NotationError, ShapeError, UnsupportedError, call_context
 from weft.planner.options import Options
 from weft.planner.request import Results
-from weft.plans.derivatives import asked
 from weft.plans.keywords import refuse_unknown
 from weft.plans.known_call import KnownCall
 from weft.spec import Notation, parse
@@ -102,8 +102,7 @@ def _of_few(
     notation = expand(notation, [tensor.dim() for tensor in tensors])
     mode_extents(notation, [tensor.shape for tensor in tensors])
     target = as_results(keywords.get("out"))
-    if not is_traced(tensors):  # what has no memory overlaps nothing
-        check_places(target if isinstance(target, tuple) else () if target is None else (target,), tensors)
+    check_places(each_of(target) if target is not None else (), tensors)
     last = {name: value for name, value in keywords.items() if name != "out"}
     if len(tensors) == 1:
         return _of_one(notation, text, tensors[0], last, target)
@@ -172,7 +171,7 @@ def _of_one(
     if algebra is not None:
         last = {**last, "algebra": lone(algebra)}
     storage_type(x.dtype, x.dtype, algebra is not None)  # raises for types that have no one
-    one = x.new_ones(()) if is_traced((x,)) else one_of(x.dtype, x.device)
+    one = one_beside(x)
     equation = against_one(text) if text is not None else (term, (), output)
     result, pair = contract(equation, x, one, out=target, **last), _known_pair(equation, (x, one), last)
     return result, None if pair is None else partial(_against_one, pair)
@@ -185,8 +184,7 @@ def of_one(notation: Notation, x: torch.Tensor, options: Options, out: torch.Ten
         return moved((term, output), x, options, out=out)
     if options.algebra is not None:
         options = replace(options, algebra=lone(options.algebra))
-    one = x.new_ones(()) if is_traced((x,)) else one_of(x.dtype, x.device)
-    found: torch.Tensor = contraction((term, (), output), x, one, options, out=out)
+    found: torch.Tensor = contraction((term, (), output), x, one_beside(x), options, out=out)
     return found
 
 
@@ -210,7 +208,8 @@ def _first(x: Any, y: Any) -> Any:
 def check_places(places: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -> None:
     """`ShapeError` where the result would overwrite an operand: the last step sees but two of them."""
     for at, tensor in enumerate(tensors):
-        if asked(tensor) or without_memory(tensor):  # of derivatives the last step says that they take no out
+        # What has no memory overlaps nothing; of derivatives the last step says that they take no out.
+        if asked(tensor) or any(map(without_memory, (tensor, *places))):
             continue
         if any(share_memory(place, tensor) for place in places):
             raise ShapeError(f"out overlaps operand {at} in memory: the result would overwrite what is to be read")

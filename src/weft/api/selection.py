@@ -18,12 +18,12 @@ from weft.algebra import NAMED
 from weft.api.lookup import Terms, find_plan, one_of, read_notation
 from weft.base.memory import check_room
 from weft.engine.calls import CALLS, CallPlace
+from weft.engine.ways import Arguments
 from weft.errors import AccuracyError, UnsupportedError, WorkspaceError
 from weft.planner.options import Options
 from weft.planner.registry import need_triton
 from weft.planner.request import HOOKS, Request, Results
 from weft.plans.checks import check_addend, check_outputs, check_unscaled
-from weft.plans.known_call import Arguments
 from weft.plans.resolving import resolved
 from weft.spec import Label, Layout
 from weft.spec.contraction import mode_strides, output_shape

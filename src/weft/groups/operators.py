@@ -29,10 +29,10 @@ from weft.base.arrays import Array, any_autocast, as_result, as_tensor, returned
 from weft.base.dispatch import outside_graphs
 from weft.base.figures import counted
 from weft.base.memory import new_tensor
+from weft.engine.ways import asked as asked_of
 from weft.errors import ArgumentError, DTypeError, NotationError, ShapeError, UnsupportedError, call_context
 from weft.networks.public import einsum
 from weft.planner.options import check_limit
-from weft.plans.derivatives import asked as asked_of
 from weft.plans.intermediates import WIDER, is_of_halves, step_options
 from weft.plans.keywords import read_options, refuse_unknown
 from weft.spec import parse

@@ -15,7 +15,6 @@ from weft.base.arrays import (
     as_results,
     as_tensor,
     is_scalar,
-    is_transforming,
     like,
     number_tensor,
     source_of,
@@ -23,10 +22,10 @@ from weft.base.arrays import (
     without_neg,
     written,
 )
-from weft.base.dispatch import is_traced
 from weft.base.figures import counted, given
 from weft.base.kept import Kept, await_making, is_capturing
 from weft.base.memory import new_tensor
+from weft.engine.ways import is_hidden
 from weft.errors import AccuracyError, ArgumentError, DTypeError, ShapeError, UnsupportedError, call_context
 from weft.fn.trace import Watched
 from weft.networks.checkpoint import computed
@@ -123,11 +122,10 @@ def check_same(plan: NetworkPlan, tensors: Mapping[int, torch.Tensor]) -> None:
 def check_signs(graph: Graph, tensors: Mapping[int, torch.Tensor]) -> None:
     """`UnsupportedError` where the algebra may be reduced early of values that are not negative alone, and one of these
     operands has one."""
-    if not graph.early.unsigned or is_traced(tensors.values()) or is_transforming():
+    given = [*tensors.values()]
+    if not graph.early.unsigned or is_hidden(given) or (given and is_capturing(given[0].device)):
         return
     for at, tensor in tensors.items():
-        if tensor.is_cuda and torch.cuda.is_current_stream_capturing():
-            return
         if not tensor.is_complex() and tensor.dtype is not torch.bool and bool((tensor < 0).any()):
             raise UnsupportedError(
                 f"operand {at} has negative values, and with them operands cannot be contracted two at a time: "

@@ -26,6 +26,7 @@ from weft.base.arrays import (
 from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced, outside_graphs
 from weft.engine.calls import CALLS
 from weft.engine.memo import Memo
+from weft.engine.ways import asked
 from weft.errors import ArgumentError, ShapeError, call_context
 from weft.networks.derivatives import Contractions
 from weft.networks.graph import read_equation
@@ -34,7 +35,6 @@ from weft.networks.operands import check_signs
 from weft.networks.plan import NetworkPlan, is_ordered, plan_network, read_settings, settings_of
 from weft.planner.options import LAST, Options
 from weft.planner.request import HOOKS
-from weft.plans.derivatives import asked
 from weft.plans.intermediates import step_options
 from weft.plans.keywords import read_options
 from weft.spec import Label, Notation
@@ -230,8 +230,10 @@ Pair = tuple[int, int, Notation]  # which two meet, operands first and then resu
 
 def _of_many(notation: Notation, tensors: list[torch.Tensor], keywords: dict[str, Any], order: Any) -> tuple[Any, Any]:
     """The sum of three operands and more, and what makes that of later calls, where they need not be read."""
-    known = _met_by_kernel(notation, tensors, keywords, order)
-    return _run(notation, tensors, keywords, order) if known is None else (known(*tensors), known)
+    traced = is_traced(tensors)
+    bare = not (traced or asked(*tensors))
+    known = _met_by_kernel(notation, tensors, keywords, order) if bare else None
+    return _run(notation, tensors, keywords, order, traced, bare) if known is None else (known(*tensors), known)
 
 
 def _met_by_kernel(
@@ -239,15 +241,20 @@ def _met_by_kernel(
 ) -> Callable[..., torch.Tensor] | None:
     """The sum of three tensors in one kernel, where that serves, as a function of them."""
     plain = keywords.keys() <= {"precision"} and order == "auto"
-    if not plain or len(tensors) != 3 or is_traced(tensors) or asked(*tensors) or any(map(torch.is_conj, tensors)):
+    if not plain or len(tensors) != 3 or any(map(torch.is_conj, tensors)):
         return None
     return as_operation("sum of three")(
         notation, tensors, keywords.get("precision")
     )
 
 
-def _run(notation: Notation, tensors: list[torch.Tensor], keywords: dict[str, Any], order: Any) -> tuple[Any, Any]:
-    """The result, and what makes that of later calls, where they need not be read."""
+def _run(
+    notation: Notation, tensors: list[torch.Tensor], keywords: dict[str, Any], order: Any, traced: bool, bare: bool
+) -> tuple[Any, Any]:
+    """The result, and what makes that of later calls, where they need not be read.
+
+    `traced`: torch sees the call as operations; `bare`: it does not, and no derivative is requested.
+    """
     out, said = as_results(keywords.get("out")), keywords.get
     options = read_options("einsum", keywords, out)
     checked, places = (read_flag(name, said(name, False)) for name in ("validate", "return_arg"))
@@ -262,8 +269,7 @@ def _run(notation: Notation, tensors: list[torch.Tensor], keywords: dict[str, An
     _check(plan.graph.shape, tensors, out)
     check_signs(plan.graph, dict(enumerate(tensors)))
     unsigned = plan.graph.early.unsigned  # signs are looked at in every call
-    traced = is_traced(tensors)
-    if plain and not (traced or asked(*tensors)):
+    if plain and bare:
         program = network.program(tensors, keep=False)
         into = out if isinstance(out, torch.Tensor) else network.place()
         program.run(tensors, into)
