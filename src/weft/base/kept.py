@@ -13,6 +13,7 @@ from typing import Generic, TypeAlias, TypeVar
 import torch
 
 from weft.base.arrays import dispatch_modes, outside_inference, outside_transforms
+from weft.errors import UnsupportedError
 
 Value = TypeVar("Value")
 _Key: TypeAlias = tuple[int, torch.dtype, torch.device]
@@ -68,21 +69,28 @@ class Kept(Generic[Value]):
         return made
 
 
+def refuse_capture(device: torch.device, what: str) -> None:
+    """`UnsupportedError` while a CUDA graph is being captured on the current stream: nothing is timed there."""
+    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        raise UnsupportedError(f"{what} while a CUDA graph is being captured")
+
+
 def await_making(device: torch.device) -> None:
-    """Wait for what is being made on the current stream: others read what is kept, and wait for nothing."""
-    if device.type == "cuda":
+    """Wait for what is being made on the current stream: others read what is kept, and wait for nothing. What goes into
+    a CUDA graph is nothing to wait for."""
+    if device.type == "cuda" and not is_capturing(device):
         torch.cuda.current_stream(device).synchronize()
 
 
-def keep_for_graphs(*tensors: torch.Tensor) -> None:
-    """Keep tensors for good that a captured graph reads: nobody hears when the graph is gone."""
-    _read_by_graphs.update((tensor.data_ptr(), tensor) for tensor in tensors)
+def keep_if_captured(device: torch.device, *tensors: torch.Tensor) -> bool:
+    """Keep for good what a CUDA graph will read that is captured now: nobody hears when the graph is gone.
 
-
-def keep_if_captured(device: torch.device, *tensors: torch.Tensor) -> None:
-    """Keep for good what a CUDA graph will read that is captured now; nothing outside of a capture."""
-    if is_capturing(device):
-        keep_for_graphs(*tensors)
+    Outside of a capture nothing is kept, which False says.
+    """
+    captured = is_capturing(device)
+    if captured:
+        _read_by_graphs.update((tensor.data_ptr(), tensor) for tensor in tensors)
+    return captured
 
 
 def forget() -> None:

@@ -229,7 +229,7 @@ def _made_constants(plan: NetworkPlan, constants: Mapping[int, torch.Tensor]) ->
             options = asked.having(epilogue=function) if function is not None else asked
             call = prepared(step, orders, (a, b, None, d), options)
             call.launch(as_launched(a), as_launched(b), None, d, call.one, call.zero, call.aux)
-    if plan.folded.steps and not is_capturing(device):
+    if plan.folded.steps:
         await_making(device)
     return [given[node] if node in given else values[node] for node in plan.folded.made]
 
@@ -258,6 +258,7 @@ class Changes:
     def __init__(self) -> None:
         self.lock = RLock()  # a call holds it from what has changed to the end of its steps
         self._program: Any = None
+        self._captured = False  # whether the call goes into a CUDA graph of the caller's
         self._seen: list[tuple[weakref.ref[torch.Tensor], Any]] = []
 
     def since(self, program: Any, operands: Sequence[torch.Tensor], said: Collection[int] | None) -> set[int] | None:
@@ -265,10 +266,10 @@ class Changes:
 
         So they have within the capture of a CUDA graph, whose intermediates are its own.
         """
-        if program is not self._program or len(self._seen) != len(operands):
-            return None
+        alike = program is self._program and len(self._seen) == len(operands)
         self._program = None  # until the call is done
-        if is_capturing(program.device):
+        self._captured = is_capturing(program.device)
+        if self._captured or not alike:
             return None
         if said is not None:
             return set(said)
@@ -279,7 +280,7 @@ class Changes:
 
     def done(self, program: Any, operands: Sequence[torch.Tensor]) -> None:
         """A call has run to its end; one that is captured has not."""
-        if is_capturing(program.device):
+        if self._captured:
             return
         self._program = program
         self._seen = [(weakref.ref(tensor), state_of(tensor)) for tensor in operands]

@@ -87,8 +87,6 @@ class NetworkProgram:
         self._last: dict[Any, ContractionCall] = {}
         self.base: Any = None  # the arena that is kept
         self._kept: list[Any] | None = None
-        if self._keep and not is_capturing(self.device):
-            self._hold(base)
         self._seen = bool(self._odd or self._conjugated)  # operands that steps see otherwise than they come
         self._shape, self._dtype = tree.graph.shape, plan.dtype
         self._plain: list[ContractionCall] = []

@@ -10,7 +10,7 @@ from functools import lru_cache
 import numpy as np
 import torch
 
-from weft.base.kept import is_capturing, keep_for_graphs
+from weft.base.kept import is_capturing, keep_if_captured
 from weft.errors import UnsupportedError
 from weft.gpu.common.constants import DeviceFunction
 from weft.gpu.common.constraints import power_of_two
@@ -246,11 +246,9 @@ def _hold(tables: Tables) -> None:
     device = tables.target.device
     if device.type != "cuda":
         return
-    if is_capturing(device):
-        keep_for_graphs(*tables)
-        return
-    for table in tables:
-        table.record_stream(torch.cuda.current_stream(device))
+    if not keep_if_captured(device, *tables):
+        for table in tables:
+            table.record_stream(torch.cuda.current_stream(device))
 
 
 def square_(matrices: torch.Tensor, alpha: Scalar = 1) -> None:
