@@ -1,4 +1,4 @@
-"""`einsum` of one operand or two; of more see `weft.networks`."""
+"""`einsum`: the call, and sums of one operand and of two; those of more are in `weft.networks`."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache, partial
 from operator import is_
-from typing import Any
+from typing import Any, Literal, Unpack, overload
 
 import torch
 
 from weft.algebra import Algebra, find
 from weft.api.contract import contract
 from weft.api.entry import bare, contraction
-from weft.api.keywords import is_cast, signed, with_autocast
+from weft.api.keywords import EinsumKeywords, Function, is_cast, signed, with_autocast
 from weft.api.lookup import as_key, one_beside, one_of, said_call, said_options
 from weft.api.permute import moved, permute
 from weft.base.arguments import describe_many
 from weft.base.arrays import (
+    Array,
     as_results,
     as_tensors,
     is_array,
@@ -35,7 +36,7 @@ from weft.planner.options import Options
 from weft.planner.request import Results
 from weft.plans.keywords import refuse_unknown
 from weft.plans.known_call import KnownCall
-from weft.spec import Notation, parse
+from weft.spec import Label, Notation, parse
 from weft.spec.arguments import read_flag
 from weft.spec.contraction import mode_extents
 from weft.spec.dtypes import storage_type
@@ -52,26 +53,61 @@ MOVING = (
 )  # fmt: skip
 
 
+@overload
+def einsum(
+    equation: str, first: Array, /, *others: Any, return_arg: Literal[True], epilogue: Function | None = None,
+    **keywords: Unpack[EinsumKeywords],
+) -> tuple[Array, Array | tuple[Array, ...]]: ...
+@overload
+def einsum(
+    equation: str, first: Array, /, *others: Any, epilogue: Callable[..., tuple[Any, ...]],
+    **keywords: Unpack[EinsumKeywords],
+) -> tuple[Array, ...]: ...
+@overload
+def einsum(
+    equation: str, first: Array, /, *others: Any, epilogue: Callable[..., torch.Tensor] | None = None,
+    return_arg: Literal[False] = False, **keywords: Unpack[EinsumKeywords],
+) -> Array: ...
+@overload
+def einsum(
+    first: Array, labels: Sequence[Label], /, *others: Any, epilogue: Callable[..., torch.Tensor] | None = None,
+    return_arg: Literal[False] = False, **keywords: Unpack[EinsumKeywords],
+) -> Array: ...
+@overload
+def einsum(
+    *arguments: Any, epilogue: Function | None = None, return_arg: bool = False, **keywords: Unpack[EinsumKeywords]
+) -> Any: ...
 @signed("einsum", ("arguments",))
 def einsum(*arguments: Any, **keywords: Any) -> Any:
-    """`weft.einsum` of at most two operands, with all its keywords; what it says of one and of two holds here."""
+    """Einstein summation over any number of operands: ``einsum("ab,bc,cd->ad", A, B, C)``.
+
+    Also takes the interleaved form ``einsum(A, (0, 1), B, (1, 2), (0, 2))`` with any hashable labels. One operand is
+    permuted, reduced or its diagonal taken. Three and more are contracted in pairs along a path that `weft.network`
+    finds by predicted time, or that `optimize` says as for `weft.network` and as for `numpy.einsum` (True and False
+    leave it to weft); the plan is kept, and an equal call replays it. Intermediate results of float16 are kept in
+    float32, others in the operands' type. Of an algebra that is not one of weft's own, operands meet from left to
+    right. The result is always a tensor of its own, never a view.
+
+    Keywords as for `contract`. `c`, `alpha`, `beta`, `out`, `out_dtype`, `c_fn`, `epilogue`, `operands`, `indices` and
+    `reduce` apply to the last step, all others to each; `a_fn`, `b_fn` and `return_arg` are for at most two operands.
+
+    >>> import torch, weft
+    >>> weft.einsum("ii->i", torch.arange(4.).reshape(2, 2))
+    tensor([0., 3.])
+    """
+    if (reduce := keywords.pop("reduce", None)) is not None:
+        return as_operation("reduced sum")(einsum, reduce, *arguments, **keywords)
     if is_dynamo_compiling():
         return as_operation("einsum")(arguments, keywords)
-    words, given = einsum_words(arguments, keywords)
+    words, given = _words(arguments, keywords)
     known, place = (None, None) if words is None else CALLS.find(words, given)
     if known is not None and (found := known(*given)) is not None:
         return found
-    return read_sum(arguments, keywords, given, place)
+    return _read_sum(arguments, keywords, given, place)
 
 
-def read_sum(
-    arguments: tuple[Any, ...], keywords: dict[str, Any], given: Sequence[Any], place: Any,
-    of_many: Callable[..., tuple[Any, Any]] | None = None,
-) -> Any:  # fmt: skip
-    """An einsum that is not known, read in full; `place`: where a call of these tensors is kept.
-
-    `of_many` makes a sum of three operands and more, and what makes it in later calls.
-    """
+def _read_sum(arguments: tuple[Any, ...], keywords: dict[str, Any], given: Sequence[Any], place: Any) -> Any:
+    """An einsum that is not known, read in full; `place`: where a call of these tensors is kept."""
     with call_context(lambda: describe_einsum(arguments)):
         refuse_unknown("einsum", keywords)
         order = read_order(keywords["optimize"]) if "optimize" in keywords else "auto"
@@ -84,11 +120,11 @@ def read_sum(
         read, source = as_tensors(operands, read_flag("promote", keywords.get("promote", False)))
         tensors = [without_neg(tensor) for tensor in read]
         check_functions(keywords, len(tensors))
-        if len(tensors) < 3 or of_many is None:
+        if len(tensors) < 3:
             text = arguments[0] if type(arguments[0]) is str and "..." not in arguments[0] else None
             result, known = _of_few(notation, text, tensors, keywords)
         else:
-            result, known = of_many(notation, tensors, keywords, order)
+            result, known = as_operation("sum of many")(notation, tensors, keywords, order)
     if place is not None and not is_subclass(source) and all(map(is_, tensors, given)):
         CALLS.keep(place, given, known)
     places = read_flag("return_arg", keywords.get("return_arg", False))
@@ -112,7 +148,7 @@ def _of_few(
     return result, None if pair is None else pair.run
 
 
-def einsum_words(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Any, tuple[Any, ...]]:
+def _words(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Any, tuple[Any, ...]]:
     """All that a call says but for its tensors, None where there is more to it than the launches; and its tensors."""
     if not arguments or not _PLAIN.issuperset(keywords):
         return None, ()

@@ -13,6 +13,7 @@ import torch
 from weft.algebra import NAMED, Algebra
 from weft.api.contract import contract as public_contract
 from weft.api.einsum import MOVING
+from weft.api.einsum import einsum as public_einsum
 from weft.api.permute import permute as public_permute
 from weft.base.arguments import addition
 from weft.base.arrays import outside_tracing
@@ -26,7 +27,6 @@ from weft.compiled.operations import CASCADE, CONTRACT, CONTRACT_OUT, PERMUTE, P
 from weft.compiled.text import announce_flops
 from weft.engine.ways import Arguments
 from weft.errors import DTypeError, FunctionError, ShapeError
-from weft.networks.public import einsum as public_einsum
 from weft.networks.public import first_in
 from weft.planner.options import LAST, Options
 from weft.planner.request import HOOKS

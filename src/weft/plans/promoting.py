@@ -155,7 +155,7 @@ class PromotingLaunch:
             self._arm(sample=call + guard.EVERY)
 
     def _turn(self, call: int, waits: bool = True) -> None:
-        """Whatever change is due at a call that no CUDA graph captures; `waits`: for a kernel, too, that was just begun."""
+        """Whatever change is due at a call that no graph captures; `waits`: for a kernel, too, that was just begun."""
         with self._lock:
             while call >= self._due:
                 tier = self._serving.tier
