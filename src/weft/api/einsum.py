@@ -100,7 +100,7 @@ def einsum(*arguments: Any, **keywords: Any) -> Any:
     if is_dynamo_compiling():
         return as_operation("einsum")(arguments, keywords)
     words, given = _words(arguments, keywords)
-    known, place = (None, None) if words is None else CALLS.find(words, given)
+    known, place = CALLS.find(words, given)
     if known is not None and (found := known(*given)) is not None:
         return found
     return _read_sum(arguments, keywords, given, place)

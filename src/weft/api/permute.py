@@ -102,7 +102,7 @@ def permute(
     tensors, place = (x,) if out is None else (x, out), None
     if c is None and extents is None and type(alpha) in _PLAIN and type(beta) in _PLAIN and alpha == 1 == beta:
         words, _ = said_call("permute", equation, () if fn is None else (fn,), options, out is not None)
-        known, place = (None, None) if words is None else CALLS.find(words, tensors)
+        known, place = CALLS.find(words, tensors)
         if known is not None and (found := known.run(x, x, out=out)) is not None:
             return found
     with call_context(lambda: describe_call("permute", equation, x=x, c=c, out=out)):
@@ -146,8 +146,7 @@ def moved(
     tensors, place = (x,) if out is None else (x, out), None
     if c is None and extents is None and type(alpha) in _PLAIN and type(beta) in _PLAIN and alpha == 1 == beta:
         said = options.said() if said is None else said
-        words = None if said is None else ("moved", equation, said, len(tensors))
-        known, place = (None, None) if words is None else CALLS.find(words, tensors)
+        known, place = CALLS.find(None if said is None else ("moved", equation, said, len(tensors)), tensors)
         if known is not None and (found := known.run(x, x, out=out)) is not None:
             return cast(torch.Tensor, found)
     result, known = _moved(equation, x, options, c, alpha, beta, out, extents)

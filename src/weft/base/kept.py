@@ -54,19 +54,22 @@ class Kept(Generic[Value]):
         self._make: Callable[[], Value] | None = make
         self._device = device
         self._known: Value | None = None
-        if not is_capturing(device):
-            with outside_inference():
-                self._known, self._make = make(), None
+        self._settle()
 
     @property
     def value(self) -> Value:
+        if self._make is not None:
+            self._settle()
         if self._make is None:
             return self._known  # type: ignore[return-value]
         with outside_inference():
-            made = self._make()
-        if not is_capturing(self._device):
-            self._known, self._make = made, None
-        return made
+            return self._make()
+
+    def _settle(self) -> None:
+        """Make the value for good, but within a capture."""
+        if self._make is not None and not is_capturing(self._device):
+            with outside_inference():
+                self._known, self._make = self._make(), None
 
 
 def refuse_capture(device: torch.device, what: str) -> None:

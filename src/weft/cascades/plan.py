@@ -186,7 +186,7 @@ class CascadePlan:
     def __call__(self, *tensors: Any, operands: Mapping[str, Any] | None = None) -> Any:
         """The cascade of A, B and C, and of `operands` by name; shapes and types are those that it was planned for."""
         words, given = self._words(tensors, operands)
-        known, place = (None, None) if words is None else self._calls.find(words, given)
+        known, place = self._calls.find(words, given)
         if known is not None and (found := known(given)) is not None:
             return found
         with call_context(lambda: f"CascadePlan({self.notation})"):

@@ -75,7 +75,7 @@ def cascade(equation: Equation, a: Any, b: Any, c: Any = None, **keywords: Any) 
         return as_operation("cascade")(equation, a, b, c, keywords)
     given = (a, b) if c is None else (a, b, c)
     words, beside = _words(equation, keywords)
-    known, place = (None, None) if words is None else CALLS.find(words, (*given, *beside))
+    known, place = CALLS.find(words, (*given, *beside))
     if known is not None and (found := known((*given, *beside))) is not None:
         return found
     if is_traced(given):

@@ -67,9 +67,10 @@ class Calls:
     def find(self, words: Hashable, tensors: Sequence[Any]) -> tuple[Any, CallPlace | None]:
         """The call of these words on tensors that are alike, or None and where it is to be kept.
 
-        There is no place within modes of torch, nor for arrays, nested tensors, and elements that have no memory.
+        There is no place within modes of torch, nor for arrays, nested tensors, and elements that have no memory; nor
+        without words, for what must be read in each call.
         """
-        if dispatch_modes() or forward_ad._current_level >= 0:
+        if words is None or dispatch_modes() or forward_ad._current_level >= 0:
             return None, None
         parts, bits = [words], 0
         try:

@@ -193,7 +193,7 @@ def packed_plan(
 ) -> Any:  # fmt: skip
     """The plan that served such a call before, else a new one; `read` checks the call."""
     said = options.said()
-    known, place = (None, None) if said is None else CALLS_OF_LISTS.find((*words, said), (x, y))
+    known, place = CALLS_OF_LISTS.find(None if said is None else (*words, said), (x, y))
     if known is not None:
         return known
     check_storage("a", x)
