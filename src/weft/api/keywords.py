@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeAlias, TypedDict, TypeVar
 import torch
 
 from weft.algebra import Algebra
-from weft.base.arrays import any_autocast, is_array
+from weft.base.arrays import is_array
 from weft.errors import ArgumentError
 from weft.planner.options import OF_NAME, TAKEN
 from weft.planner.schedule import Schedule
@@ -174,7 +174,7 @@ def autocast_keywords(
 def cast_by_autocast(tensors: Sequence[torch.Tensor], precision: Any) -> list[torch.Tensor]:
     """The operands of calls that take them in one type, as torch casts them; as they are where `precision` names a type
     of products."""
-    if not any_autocast() or precision is not None or not all(isinstance(each, torch.Tensor) for each in tensors):
+    if precision is not None or not all(isinstance(each, torch.Tensor) for each in tensors):
         return list(tensors)
     chosen = autocast_type(tensors[0].device.type, *[each.dtype for each in tensors])
     return list(tensors) if chosen is None else [tensor.to(chosen) for tensor in tensors]

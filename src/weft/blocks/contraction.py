@@ -9,6 +9,7 @@ from typing import Any, cast, overload
 from weft.api.keywords import Equation, cast_by_autocast
 from weft.api.lookup import read_notation
 from weft.base.arguments import describe_call
+from weft.base.arrays import any_autocast
 from weft.base.dispatch import outside_graphs
 from weft.base.figures import counted
 from weft.blocks.charged import ChargedTensor, allowed, check_legs, contraction_sign, legs_of
@@ -164,8 +165,9 @@ def contract(equation: Equation, a: Any, b: Any, *, like: BlockTensor | None = N
             raise ArgumentError("like is for BlockTensor: charges say which blocks the result has")
         if a.device != b.device:
             raise UnsupportedError(f"a is on {a.device}, b on {b.device}")
-        notation, options = read_notation(equation), read_options("blocks.contract", given)
-        x, y = cast_by_autocast((a.buffer, b.buffer), keywords.get("precision"))
+        notation, options, x, y = read_notation(equation), read_options("blocks.contract", given), a.buffer, b.buffer
+        if any_autocast():
+            x, y = cast_by_autocast((x, y), keywords.get("precision"))
         if not charged:
             d = None if like is None else like.structure
             words: tuple[Any, ...] = "blocks", notation, a.structure, b.structure, d

@@ -189,7 +189,8 @@ def permute(
 
 def permutation(equation: Any, call: Arguments, options: Options, extents: Any) -> Any:
     """`weft.permute` of options that are read. Dynamo does not read it."""
-    x, _, c, out, alpha, beta, _ = call
+    x, _, c, _, alpha, beta, _ = call
+    out: Any = call.out
     given, place = dict(extents or {}), None if out is None else (out.dtype, out.dim())
     with outside_tracing():
         text, by_place = move_of_options(equation, (x.dtype, x.dim()), x.device.type, tuple(given), options, place)

@@ -19,7 +19,6 @@ from weft.base.arrays import is_transformed, is_transforming
 from weft.base.dispatch import as_operation, is_traced
 from weft.errors import UnsupportedError
 from weft.planner.request import Results
-from weft.planner.schedule import Scalar
 
 _REQUIRES = attrgetter("requires_grad")
 _ROOM = "weft.autograd.calls"  # by name: it is a room above
@@ -37,8 +36,8 @@ class Arguments(NamedTuple):
     b: Any = None
     c: torch.Tensor | None = None
     out: Results | None = None
-    alpha: Scalar = 1.0
-    beta: Scalar = 1.0
+    alpha: Any = 1.0  # a number; before the call's way is known also a tensor of no dimensions
+    beta: Any = 1.0
     operands: Mapping[str, torch.Tensor] = MappingProxyType({})
 
 
@@ -49,7 +48,7 @@ def aside(name: str, subject: Any, call: Arguments, *others: Any) -> tuple[Any, 
     the operation of that name. `subject`: the equation or the plan that is called; `others`: what a call says else.
     """
     tensors = (call.a, call.b, call.c, *call.operands.values())
-    if asked(*tensors) or isinstance(call.alpha, torch.Tensor) or isinstance(call.beta, torch.Tensor):
+    if asked(*tensors) or any_tensor(call.alpha, call.beta):
         found: tuple[Any, Any] = differentiable(name)(subject, call, *others)
         return found
     if is_traced((*tensors, *each_of(call.out))):

@@ -10,7 +10,7 @@ import torch
 from weft.api.keywords import Equation, cast_by_autocast, signed, with_autocast
 from weft.api.lookup import read_notation
 from weft.base.arguments import describe_call
-from weft.base.arrays import Array, like
+from weft.base.arrays import Array, any_autocast, like
 from weft.base.dispatch import as_operation, outside_graphs
 from weft.errors import ShapeError, call_context
 from weft.groups.launch import at_once, check_added
@@ -79,7 +79,8 @@ def grouped(
         options, out, notation = read_options("grouped", keywords), keywords.get("out"), read_notation(equation)
         if not operands:
             return []
-        operands = cast_by_autocast(operands, keywords.get("precision"))
+        if any_autocast():
+            operands = cast_by_autocast(operands, keywords.get("precision"))
         found = contract_pairs(notation, operands, options, out, check_added(accumulate_into, out))
         if out is not None:
             return list(out)

@@ -22,7 +22,7 @@ import torch
 from weft.api.keywords import cast_by_autocast
 from weft.api.lookup import read_notation
 from weft.base.arguments import describe_call
-from weft.base.arrays import as_tensor, is_transformed, like, without_memory
+from weft.base.arrays import any_autocast, as_tensor, is_transformed, like, without_memory
 from weft.base.caches import cached_property
 from weft.base.dispatch import outside_graphs, taken_by
 from weft.errors import ArgumentError, NotationError, ShapeError, UnsupportedError, call_context
@@ -249,7 +249,9 @@ def contract_ragged(equation: Any, a: Any, b: Any, given: Any, keywords: Mapping
         nested = [x for x in (a, b) if isinstance(x, torch.Tensor) and x.is_nested]
         for each in nested:
             check_offsets(offsets, each)
-        x, y = cast_by_autocast((packed("a", a), packed("b", b)), words.get("precision"))
+        x, y = packed("a", a), packed("b", b)
+        if any_autocast():
+            x, y = cast_by_autocast((x, y), words.get("precision"))
         options = read_options("blocks.contract", words)
         plan = packed_plan(("ragged", notation, offsets), x, y, options, lambda: _plan(notation, offsets, x, y))
         result: torch.Tensor = plan.contract(x, y, options)
