@@ -153,9 +153,7 @@ def test_a_network_that_reuses_has_no_intermediates_in_a_capture(monkeypatch: py
 def test_a_group_within_a_capture(monkeypatch: pytest.MonkeyPatch) -> None:
     """No table is sent there: pairs are contracted one by one, and the plan serves with its own kernel after it."""
     pytest.importorskip("triton")
-    from weft.gpu.grouped import launch as grouped
-
-    capture = Capture(monkeypatch, group_plans, group_launches, grouped)
+    capture = Capture(monkeypatch, kept, group_plans, group_launches)
 
     def pairs() -> list[Any]:
         return [(torch.randint(-3, 4, (n, 5)).float(), torch.randint(-3, 4, (5, 2)).float()) for n in (3, 7)]

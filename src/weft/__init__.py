@@ -14,6 +14,7 @@ if TYPE_CHECKING or not _only_tells():  # what imports torch
     from weft.algebra import Algebra
     from weft.api.contract import contract, plan
     from weft.api.describe import warm
+    from weft.api.einsum import einsum
     from weft.api.keywords import Equation, Function
     from weft.api.numpy_words import inner, matmul, outer, tensordot, trace, transpose
     from weft.api.permute import permute, plan_permute
@@ -41,7 +42,7 @@ if TYPE_CHECKING or not _only_tells():  # what imports torch
     from weft.groups.operators import OperatorSum, chain, operator_sum
     from weft.groups.plan import GroupedPlan
     from weft.networks.network import Network
-    from weft.networks.public import einsum, network
+    from weft.networks.public import network
     from weft.oracle.bounds import error_bound
     from weft.planner.validity import precision, set_precision
     from weft.plans.contraction import Plan

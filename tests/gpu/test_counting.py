@@ -11,10 +11,10 @@ import torch
 import weft
 from support import Backend
 from weft import reference
+from weft.engine.ways import Arguments
 from weft.gpu.composite import counting, ttgt
 from weft.planner.planner import choose
 from weft.planner.schedule import Target
-from weft.plans.known_call import Arguments
 from weft.spec import Contraction, Role
 from weft.testing import poisoned, random_operand
 

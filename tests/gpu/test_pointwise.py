@@ -15,6 +15,7 @@ from weft.fn.pointwise import inlined
 from weft.gpu.common.cubins import Cubin
 from weft.gpu.pointwise import launch, nvrtc
 from weft.gpu.pointwise.source import KernelText, Passage, PassTensor, Step, kernel_text, passage
+from weft.planner import validity
 from weft.planner.schedule import Target
 
 HALF, SINGLE, DOUBLE = torch.float16, torch.float32, torch.float64
@@ -112,7 +113,7 @@ def test_an_error_of_the_compiler_is_said() -> None:
 
 
 def test_no_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(launch, "here", lambda target: True)
+    monkeypatch.setattr(validity, "here", lambda target: True)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     text = KernelText("", ())
     for setting in ("0", str(tmp_path / "libnvrtc.so")):

@@ -11,10 +11,10 @@ import torch
 import weft
 from support import Backend
 from weft import reference
+from weft.engine.ways import Arguments
 from weft.gpu.gett import family as gett
 from weft.gpu.simt import family as simt
 from weft.planner.schedule import Schedule
-from weft.plans.known_call import Arguments
 
 # Equations that need each part of the kernels: flattened axes, two axes on a side, k in two orders, overhanging tiles,
 # batches, modes that only one operand has, nothing to sum, nothing at all.

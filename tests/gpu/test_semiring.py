@@ -13,12 +13,12 @@ import weft
 from support import Backend
 from weft import reference
 from weft.algebra import plus_times_mod
+from weft.engine.ways import Arguments
 from weft.gpu.composite import logsumexp
 from weft.gpu.gett import family as matrix
 from weft.gpu.semiring import family as algebra
 from weft.gpu.simt import family as vector
 from weft.planner.schedule import Target
-from weft.plans.known_call import Arguments
 from weft.spec import Contraction
 from weft.testing import poisoned, random_operand
 

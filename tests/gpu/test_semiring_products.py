@@ -12,8 +12,8 @@ import weft
 from gpu.test_semiring_shapes import candidates, described, quickest, run
 from support import Backend
 from weft import reference
+from weft.engine.ways import Arguments
 from weft.gpu.semiring import family as semiring
-from weft.plans.known_call import Arguments
 from weft.testing import assert_close, random_operand, tolerance
 
 LAYOUTS = ("mk,kn->mn", "km,kn->nm", "mk,nk->mn", "km,nk->nm")

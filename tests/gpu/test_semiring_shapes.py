@@ -14,6 +14,7 @@ from support import Backend
 from weft import reference
 from weft.algebra import Algebra
 from weft.api.describe import hypothetical
+from weft.engine.ways import Arguments
 from weft.gpu.common.constraints import power_of_two
 from weft.gpu.common.operation import sums_exponentials
 from weft.gpu.common.tiling import TiledAxis
@@ -21,7 +22,6 @@ from weft.gpu.semiring import family as semiring
 from weft.gpu.semiring.family import thread_tile
 from weft.gpu.semiring.schedule import MOST_HELD, fitting
 from weft.planner.schedule import Target
-from weft.plans.known_call import Arguments
 from weft.spec import Contraction, Layout, Role
 from weft.testing import poisoned, random_operand
 

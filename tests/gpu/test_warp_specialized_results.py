@@ -12,12 +12,12 @@ import torch
 import weft
 from gpu.warp_specialized_cases import H200, LARGE_AND_SMALL, described, plus_one
 from weft import reference
+from weft.engine.ways import each_of
 from weft.fn import trace
 from weft.gpu.warp_specialized import family as warp_specialized
 from weft.gpu.warp_specialized.schedule import WsSchedule
 from weft.gpu.warp_specialized.stationary_model import StationarySchedule
 from weft.planner.schedule import Schedule
-from weft.plans.known_call import each_of
 from weft.spec import Contraction
 
 

@@ -13,6 +13,7 @@ import torch
 from weft.networks import steps
 from weft.networks.steps import StepOptions
 from weft.networks.tree import TreeStep
+from weft.planner import validity
 from weft.planner.options import Options
 from weft.planner.schedule import Target
 from weft.planner.target import standing_for
@@ -98,7 +99,7 @@ def test_what_is_asked_to_be_made_to_measure_is(pool: type[Pool]) -> None:
 
 def test_a_machine_does_so_once_for_a_name(pool: type[Pool], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(side_by_side, "here", lambda target: True)
+    monkeypatch.setattr(validity, "here", lambda target: True)
     monkeypatch.setattr(side_by_side, "environment", lambda target: {"name": target.name})
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     several = [wanted(equation, *shapes) for equation, *shapes in SMALL]

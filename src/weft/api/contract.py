@@ -31,7 +31,6 @@ from weft.base.arrays import (
     Array,
     Selected,
     Several,
-    any_autocast,
     as_results,
     as_tensor,
     is_subclass,
@@ -40,16 +39,15 @@ from weft.base.arrays import (
 )
 from weft.base.dispatch import as_operation, is_dynamo_compiling, outside_graphs
 from weft.engine.calls import CALLS, present
+from weft.engine.ways import Arguments, detached
+from weft.engine.ways import asked as asked_of
 from weft.errors import ArgumentError, call_context
 from weft.fn.fingerprint import fingerprints
 from weft.planner.options import Options
 from weft.planner.request import HOOKS
 from weft.planner.schedule import Scalar
 from weft.plans.contraction import Plan
-from weft.plans.derivatives import asked as asked_of
-from weft.plans.derivatives import detached
 from weft.plans.keywords import read_options
-from weft.plans.known_call import Arguments
 from weft.spec.arguments import read_flag
 
 _FORM = "equation, a, b"
@@ -230,23 +228,22 @@ def contract(
         beta = 1.0
     elif c is None and out is not None:
         c, beta = addition(c, beta, out)
-    if any_autocast():
-        options = with_autocast(options, a, b, out)
     asked, beside = said_options(options) if options else ((), ())
     text = equation if type(equation) is str else as_key(equation)
     bare = a_fn is None and b_fn is None and c_fn is None and epilogue is None
     prints = () if bare else fingerprints(functions)
     words: Any = None
     tensors: Sequence[Any] = ()
-    place = None
+    place = None  # with autocast as it is: calls are known by it
     if text is not None and asked is not None and prints is not None and type(return_arg) is bool:
-        words = said = (text, prints, asked, "return_arg") if return_arg else (text, prints, asked)
+        words = (text, prints, asked, "return_arg") if return_arg else (text, prints, asked)
     if words is not None and validate is False:
-        words, tensors = present(words, a, b, c, out, beside)
-        known, place = CALLS.find(words, tensors)
+        said, tensors = present(words, a, b, c, out, beside)
+        known, place = CALLS.find(said, tensors)
         if known is not None and (found := known.run(a, b, c, alpha, beta, out, beside)) is not None:
             return found
     with call_context(lambda: describe_call("contract", equation, a=a, b=b, c=c, out=out)):
+        options = with_autocast(options, a, b, out)
         refuse_swapped("contract", equation, _FORM)
         read_flag("return_arg", return_arg)
         source = source_of(a, b, c)
@@ -258,8 +255,8 @@ def contract(
         if words is None or validate or is_subclass(source):  # known calls have plain tensors as results
             place = None
         elif x is not a or y is not b or addend is not c or target is not out:  # arrays, read by now
-            words, tensors = present(said, x, y, addend, target, beside)
-            known, place = CALLS.find(words, tensors)
+            said, tensors = present(("arrays", words), x, y, addend, target, beside)  # which autocast leaves alone
+            known, place = CALLS.find(said, tensors)
             found = None if known is None or return_arg else known.run(x, y, addend, alpha, beta, target, beside)
             if found is not None:
                 return returned(source, out, found, False)

@@ -1,4 +1,4 @@
-"""`einsum` of one operand or two; of more see `weft.networks`."""
+"""`einsum`: the call, and sums of one operand and of two; those of more are in `weft.networks`."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache, partial
 from operator import is_
-from typing import Any
+from typing import Any, Literal, Unpack, overload
 
 import torch
 
 from weft.algebra import Algebra, find
 from weft.api.contract import contract
 from weft.api.entry import bare, contraction
-from weft.api.keywords import is_cast, signed, with_autocast
-from weft.api.lookup import as_key, one_of, said_call, said_options
+from weft.api.keywords import EinsumKeywords, Function, is_cast, signed, with_autocast
+from weft.api.lookup import as_key, one_beside, one_of, said_call, said_options
 from weft.api.permute import moved, permute
 from weft.base.arguments import describe_many
 from weft.base.arrays import (
+    Array,
     as_results,
     as_tensors,
     is_array,
@@ -27,15 +28,15 @@ from weft.base.arrays import (
     without_memory,
     without_neg,
 )  # fmt: skip
-from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced
+from weft.base.dispatch import as_operation, is_dynamo_compiling
 from weft.engine.calls import CALLS
+from weft.engine.ways import asked, each_of
 from weft.errors import ArgumentError, NotationError, ShapeError, UnsupportedError, call_context
 from weft.planner.options import Options
 from weft.planner.request import Results
-from weft.plans.derivatives import asked
 from weft.plans.keywords import refuse_unknown
 from weft.plans.known_call import KnownCall
-from weft.spec import Notation, parse
+from weft.spec import Label, Notation, parse
 from weft.spec.arguments import read_flag
 from weft.spec.contraction import mode_extents
 from weft.spec.dtypes import storage_type
@@ -52,26 +53,61 @@ MOVING = (
 )  # fmt: skip
 
 
+@overload
+def einsum(
+    equation: str, first: Array, /, *others: Any, return_arg: Literal[True], epilogue: Function | None = None,
+    **keywords: Unpack[EinsumKeywords],
+) -> tuple[Array, Array | tuple[Array, ...]]: ...
+@overload
+def einsum(
+    equation: str, first: Array, /, *others: Any, epilogue: Callable[..., tuple[Any, ...]],
+    **keywords: Unpack[EinsumKeywords],
+) -> tuple[Array, ...]: ...
+@overload
+def einsum(
+    equation: str, first: Array, /, *others: Any, epilogue: Callable[..., torch.Tensor] | None = None,
+    return_arg: Literal[False] = False, **keywords: Unpack[EinsumKeywords],
+) -> Array: ...
+@overload
+def einsum(
+    first: Array, labels: Sequence[Label], /, *others: Any, epilogue: Callable[..., torch.Tensor] | None = None,
+    return_arg: Literal[False] = False, **keywords: Unpack[EinsumKeywords],
+) -> Array: ...
+@overload
+def einsum(
+    *arguments: Any, epilogue: Function | None = None, return_arg: bool = False, **keywords: Unpack[EinsumKeywords]
+) -> Any: ...
 @signed("einsum", ("arguments",))
 def einsum(*arguments: Any, **keywords: Any) -> Any:
-    """`weft.einsum` of at most two operands, with all its keywords; what it says of one and of two holds here."""
+    """Einstein summation over any number of operands: ``einsum("ab,bc,cd->ad", A, B, C)``.
+
+    Also takes the interleaved form ``einsum(A, (0, 1), B, (1, 2), (0, 2))`` with any hashable labels. One operand is
+    permuted, reduced or its diagonal taken. Three and more are contracted in pairs along a path that `weft.network`
+    finds by predicted time, or that `optimize` says as for `weft.network` and as for `numpy.einsum` (True and False
+    leave it to weft); the plan is kept, and an equal call replays it. Intermediate results of float16 are kept in
+    float32, others in the operands' type. Of an algebra that is not one of weft's own, operands meet from left to
+    right. The result is always a tensor of its own, never a view.
+
+    Keywords as for `contract`. `c`, `alpha`, `beta`, `out`, `out_dtype`, `c_fn`, `epilogue`, `operands`, `indices` and
+    `reduce` apply to the last step, all others to each; `a_fn`, `b_fn` and `return_arg` are for at most two operands.
+
+    >>> import torch, weft
+    >>> weft.einsum("ii->i", torch.arange(4.).reshape(2, 2))
+    tensor([0., 3.])
+    """
+    if (reduce := keywords.pop("reduce", None)) is not None:
+        return as_operation("reduced sum")(einsum, reduce, *arguments, **keywords)
     if is_dynamo_compiling():
         return as_operation("einsum")(arguments, keywords)
-    words, given = einsum_words(arguments, keywords)
-    known, place = (None, None) if words is None else CALLS.find(words, given)
+    words, given = _words(arguments, keywords)
+    known, place = CALLS.find(words, given)
     if known is not None and (found := known(*given)) is not None:
         return found
-    return read_sum(arguments, keywords, given, place)
+    return _read_sum(arguments, keywords, given, place)
 
 
-def read_sum(
-    arguments: tuple[Any, ...], keywords: dict[str, Any], given: Sequence[Any], place: Any,
-    of_many: Callable[..., tuple[Any, Any]] | None = None,
-) -> Any:  # fmt: skip
-    """An einsum that is not known, read in full; `place`: where a call of these tensors is kept.
-
-    `of_many` makes a sum of three operands and more, and what makes it in later calls.
-    """
+def _read_sum(arguments: tuple[Any, ...], keywords: dict[str, Any], given: Sequence[Any], place: Any) -> Any:
+    """An einsum that is not known, read in full; `place`: where a call of these tensors is kept."""
     with call_context(lambda: describe_einsum(arguments)):
         refuse_unknown("einsum", keywords)
         order = read_order(keywords["optimize"]) if "optimize" in keywords else "auto"
@@ -84,11 +120,11 @@ def read_sum(
         read, source = as_tensors(operands, read_flag("promote", keywords.get("promote", False)))
         tensors = [without_neg(tensor) for tensor in read]
         check_functions(keywords, len(tensors))
-        if len(tensors) < 3 or of_many is None:
+        if len(tensors) < 3:
             text = arguments[0] if type(arguments[0]) is str and "..." not in arguments[0] else None
             result, known = _of_few(notation, text, tensors, keywords)
         else:
-            result, known = of_many(notation, tensors, keywords, order)
+            result, known = as_operation("sum of many")(notation, tensors, keywords, order)
     if place is not None and not is_subclass(source) and all(map(is_, tensors, given)):
         CALLS.keep(place, given, known)
     places = read_flag("return_arg", keywords.get("return_arg", False))
@@ -102,8 +138,7 @@ def _of_few(
     notation = expand(notation, [tensor.dim() for tensor in tensors])
     mode_extents(notation, [tensor.shape for tensor in tensors])
     target = as_results(keywords.get("out"))
-    if not is_traced(tensors):  # what has no memory overlaps nothing
-        check_places(target if isinstance(target, tuple) else () if target is None else (target,), tensors)
+    check_places(each_of(target) if target is not None else (), tensors)
     last = {name: value for name, value in keywords.items() if name != "out"}
     if len(tensors) == 1:
         return _of_one(notation, text, tensors[0], last, target)
@@ -113,7 +148,7 @@ def _of_few(
     return result, None if pair is None else pair.run
 
 
-def einsum_words(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Any, tuple[Any, ...]]:
+def _words(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Any, tuple[Any, ...]]:
     """All that a call says but for its tensors, None where there is more to it than the launches; and its tensors."""
     if not arguments or not _PLAIN.issuperset(keywords):
         return None, ()
@@ -172,7 +207,7 @@ def _of_one(
     if algebra is not None:
         last = {**last, "algebra": lone(algebra)}
     storage_type(x.dtype, x.dtype, algebra is not None)  # raises for types that have no one
-    one = x.new_ones(()) if is_traced((x,)) else one_of(x.dtype, x.device)
+    one = one_beside(x)
     equation = against_one(text) if text is not None else (term, (), output)
     result, pair = contract(equation, x, one, out=target, **last), _known_pair(equation, (x, one), last)
     return result, None if pair is None else partial(_against_one, pair)
@@ -185,8 +220,7 @@ def of_one(notation: Notation, x: torch.Tensor, options: Options, out: torch.Ten
         return moved((term, output), x, options, out=out)
     if options.algebra is not None:
         options = replace(options, algebra=lone(options.algebra))
-    one = x.new_ones(()) if is_traced((x,)) else one_of(x.dtype, x.device)
-    found: torch.Tensor = contraction((term, (), output), x, one, options, out=out)
+    found: torch.Tensor = contraction((term, (), output), x, one_beside(x), options, out=out)
     return found
 
 
@@ -210,7 +244,8 @@ def _first(x: Any, y: Any) -> Any:
 def check_places(places: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -> None:
     """`ShapeError` where the result would overwrite an operand: the last step sees but two of them."""
     for at, tensor in enumerate(tensors):
-        if asked(tensor) or without_memory(tensor):  # of derivatives the last step says that they take no out
+        # What has no memory overlaps nothing; of derivatives the last step says that they take no out.
+        if asked(tensor) or any(map(without_memory, (tensor, *places))):
             continue
         if any(share_memory(place, tensor) for place in places):
             raise ShapeError(f"out overlaps operand {at} in memory: the result would overwrite what is to be read")

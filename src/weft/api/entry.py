@@ -9,26 +9,23 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 import torch
 
 from weft.api.lookup import Terms, find_plan
 from weft.api.selection import reduced_labels, selected
-from weft.base.arguments import addition, describe_call
-from weft.base.arrays import as_results, as_tensor, returned, without_neg
-from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced, outside
+from weft.base.arguments import describe_call
+from weft.base.arrays import without_neg
+from weft.base.dispatch import is_dynamo_compiling, outside
 from weft.engine.calls import CALLS, present
+from weft.engine.ways import Arguments, aside, differentiable, is_seen
 from weft.errors import UnsupportedError, call_context
 from weft.planner.options import Options, read_operands
 from weft.planner.request import Request, Results
 from weft.planner.schedule import Scalar
-from weft.plans.checks import aux_tensors
 from weft.plans.contraction import Plan
-from weft.plans.derivatives import any_tensor, asked, differentiable
-from weft.plans.keywords import refuse_unknown
-from weft.plans.known_call import Arguments, KnownCall, each_of
-from weft.spec.arguments import read_flag
+from weft.plans.known_call import KnownCall
 from weft.spec.dtypes import result_types
 
 FEW = 1 << 15  # elements of a tensor, or pairs of another algebra, of which copies cost less than a call does
@@ -80,24 +77,17 @@ def made(
     equation: Terms, call: Arguments, options: Options, return_arg: bool = False, validate: bool = False
 ) -> tuple[Any, Any]:
     """The result of a call that is not known, and what makes that of later ones, where they need not be read."""
-    a, b, c, out, alpha, beta, tensors = call
-    if asked(a, b, c, *tensors.values()) or any_tensor(alpha, beta):
-        differentiated: tuple[Any, Any] = differentiable("contract")(
-            equation, a, b, c, alpha, beta, out, options, return_arg, validate
-        )
-        return differentiated
-    if is_traced((a, b, c, *each_of(out), *tensors.values())):
-        traced = as_operation("contraction")
-        return traced(equation, a, b, c, alpha, beta, out, options, return_arg, validate), None
+    if (seen := aside("contraction", equation, call, options, return_arg, validate)) is not None:
+        return seen
     if return_arg:
         return selected(equation, call, options, validate)
-    plan = find_plan(equation, a, b, options)
+    plan = find_plan(equation, call.a, call.b, options)
     if validate or not plan.is_lasting:
         return (plan.run_validated if validate else plan.run)(call), None
     result, known = plan.run_known(call)
-    free = out is None and options.backend == "auto"
-    if known is not None and free and are_few(plan.request, (a, b, c, *tensors.values())):
-        return result, FewElements(known, plan.request, tuple(tensors))
+    free = call.out is None and options.backend == "auto"
+    if known is not None and free and are_few(plan.request, (*call[:3], *call.operands.values())):
+        return result, FewElements(known, plan.request, tuple(call.operands))
     return result, known
 
 
@@ -120,30 +110,16 @@ class SelectingPlan(Plan):
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._request, self._options, self._modes)
 
-    def __call__(
-        self, a: Any, b: Any, *, c: Any = None, alpha: Scalar = 1.0, beta: Scalar | None = None, out: Any = None,
-        operands: Mapping[str, Any] | None = None, validate: bool = False, **unknown: Any,
-    ) -> Any:  # fmt: skip
-        """Run on `a` and `b`, which have the planned layouts; returns D and the indices, as `weft.contract` does."""
-        if is_dynamo_compiling():
-            return as_operation("plan")(self, a, b, c, alpha, beta, out, operands, validate)
-        c, beta = addition(c, beta, out)
-        with call_context(lambda: describe_call("plan", self._request.text, a=a, b=b, c=c, out=out)):
-            if unknown:
-                refuse_unknown("a plan's call", unknown)
-            read_flag("validate", validate)
-            promote = self._request.promote
-            x, y = (as_tensor(name, value, promote).resolve_neg() for name, value in (("a", a), ("b", b)))
-            target = as_results(out)
-            addend = as_tensor("c", c, promote) if c is not None else None
-            given = aux_tensors(operands, self._request.named) if operands else {}
-            call = Arguments(x, y, addend, target, alpha, beta, given)
-            if not asked(x, y, addend, *given.values()) and not is_traced((x, y, addend, *given.values())):
-                self._key(call._replace(alpha=1))  # raises what does not fit the plan
-            placed = {name: (self._modes[name], tensor) for name, tensor in given.items()}
-            options = replace(self._options, operands=placed)
-            found, _ = made(self._request.notation, call, options, True, validate)
-        return returned(a, out, found, True)
+    @property
+    def _current(self) -> Self:
+        return self  # each call reads its functions
+
+    def _answer(self, call: Arguments, validate: bool, keeps: bool) -> tuple[Any, Any]:
+        """D and the indices, as `weft.contract` makes them."""
+        if not is_seen((*call[:3], *call.operands.values())):
+            self._key(call._replace(alpha=1))  # raises what does not fit the plan
+        placed = {name: (self._modes[name], tensor) for name, tensor in call.operands.items()}
+        return made(self._request.notation, call, replace(self._options, operands=placed), True, validate)
 
 
 class FewElements:

@@ -118,7 +118,7 @@ class NetworkKeywords(TypedDict, total=False):
     deterministic: bool
 
 
-_CAST = (torch.float16, torch.bfloat16, torch.float32)  # types of operands that autocast converts
+AUTOCAST = frozenset((torch.float16, torch.bfloat16, torch.float32))  # types of operands that it converts
 
 Call = TypeVar("Call", bound=Callable[..., Any])
 
@@ -159,14 +159,12 @@ def autocast_keywords(
     keywords: dict[str, Any], kind: str, stored: tuple[torch.dtype, torch.dtype], given: bool
 ) -> dict[str, Any]:
     """`with_autocast` of operands stored in two types on a `kind` of device; `given`: the result has a place."""
-    a, b = stored
-    if kind == "meta" or not torch.is_autocast_enabled(kind) or a not in _CAST or b not in _CAST:
-        return keywords
     if keywords.get("precision") is not None or keywords.get("algebra", "plus_times") != "plus_times":
         return keywords
-    chosen = torch.get_autocast_dtype(kind)
+    if (chosen := autocast_type(kind, *stored)) is None:
+        return keywords
     found = {**keywords, "precision": chosen}
-    if a != b:
+    if stored[0] != stored[1]:
         found["promote"] = True
     if not given and keywords.get("out_dtype") is None:
         found["out_dtype"] = chosen
@@ -176,14 +174,19 @@ def autocast_keywords(
 def cast_by_autocast(tensors: Sequence[torch.Tensor], precision: Any) -> list[torch.Tensor]:
     """The operands of calls that take them in one type, as torch casts them; as they are where `precision` names a type
     of products."""
-    if precision is not None or not is_cast(*tensors):
+    if precision is not None or not all(isinstance(each, torch.Tensor) for each in tensors):
         return list(tensors)
-    return [tensor.to(torch.get_autocast_dtype(tensors[0].device.type)) for tensor in tensors]
+    chosen = autocast_type(tensors[0].device.type, *[each.dtype for each in tensors])
+    return list(tensors) if chosen is None else [tensor.to(chosen) for tensor in tensors]
 
 
 def is_cast(*tensors: torch.Tensor) -> bool:
     """Whether torch would cast these operands of a product now."""
-    kind = tensors[0].device.type if tensors else "meta"
-    if kind == "meta" or not torch.is_autocast_enabled(kind):
-        return False
-    return all(tensor.dtype in _CAST for tensor in tensors)
+    return autocast_type(tensors[0].device.type, *[each.dtype for each in tensors]) is not None
+
+
+def autocast_type(kind: str, *stored: torch.dtype) -> torch.dtype | None:
+    """The type that autocast has products of such operands made in on a kind of device; None where it casts none."""
+    if kind == "meta" or not torch.is_autocast_enabled(kind) or not AUTOCAST.issuperset(stored):
+        return None
+    return torch.get_autocast_dtype(kind)

@@ -10,6 +10,7 @@ import torch
 
 from weft.api.keywords import Equation, Function
 from weft.base.arrays import as_tensor, like, without_neg
+from weft.base.dispatch import is_traced
 from weft.base.kept import constant
 from weft.engine.memo import Memo
 from weft.errors import NotationError
@@ -103,6 +104,11 @@ def plan_of(kind: Callable[[Request], Kept], request: Request, options: Options)
 def one_of(dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """The number one: what an operand alone is contracted with."""
     return constant(1, dtype, device)
+
+
+def one_beside(x: torch.Tensor) -> torch.Tensor:
+    """The number one, as torch sees it beside an operand."""
+    return x.new_ones(()) if is_traced((x,)) else one_of(x.dtype, x.device)
 
 
 def notation_key(

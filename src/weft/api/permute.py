@@ -12,17 +12,16 @@ from weft.api.keywords import Equation, Function, MovingKeywords, PermuteKeyword
 from weft.api.lookup import Terms, notation_key, plan_of, said_call
 from weft.base.arguments import addition, check_dimensions, describe_call
 from weft.base.arrays import Array, as_result, as_tensor, is_array, is_subclass, like, source_of, without_neg
-from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced, outside_graphs
+from weft.base.dispatch import as_operation, is_dynamo_compiling, outside_graphs
 from weft.engine.calls import CALLS
+from weft.engine.ways import Arguments, aside, asked, detached
 from weft.errors import ArgumentError, DTypeError, NotationError, UnsupportedError, call_context
 from weft.fn import trace
 from weft.planner.options import Options, OutDtype
 from weft.planner.request import Functions, Request
 from weft.planner.schedule import Scalar
 from weft.plans.checks import reject_gradient
-from weft.plans.derivatives import any_tensor, asked, detached, differentiable
 from weft.plans.keywords import read_options
-from weft.plans.known_call import Arguments
 from weft.plans.permutation import PermutePlan
 from weft.plans.resolving import served_by
 from weft.spec import Label, Layout, Notation, parse
@@ -103,7 +102,7 @@ def permute(
     tensors, place = (x,) if out is None else (x, out), None
     if c is None and extents is None and type(alpha) in _PLAIN and type(beta) in _PLAIN and alpha == 1 == beta:
         words, _ = said_call("permute", equation, () if fn is None else (fn,), options, out is not None)
-        known, place = (None, None) if words is None else CALLS.find(words, tensors)
+        known, place = CALLS.find(words, tensors)
         if known is not None and (found := known.run(x, x, out=out)) is not None:
             return found
     with call_context(lambda: describe_call("permute", equation, x=x, c=c, out=out)):
@@ -147,8 +146,7 @@ def moved(
     tensors, place = (x,) if out is None else (x, out), None
     if c is None and extents is None and type(alpha) in _PLAIN and type(beta) in _PLAIN and alpha == 1 == beta:
         said = options.said() if said is None else said
-        words = None if said is None else ("moved", equation, said, len(tensors))
-        known, place = (None, None) if words is None else CALLS.find(words, tensors)
+        known, place = CALLS.find(None if said is None else ("moved", equation, said, len(tensors)), tensors)
         if known is not None and (found := known.run(x, x, out=out)) is not None:
             return cast(torch.Tensor, found)
     result, known = _moved(equation, x, options, c, alpha, beta, out, extents)
@@ -161,13 +159,10 @@ def _moved(
     out: torch.Tensor | None, extents: Mapping[Label, int] | None,
 ) -> tuple[torch.Tensor, Any]:  # fmt: skip
     """The result of a call that is not known, and what makes that of later ones that add and scale nothing."""
-    if asked(x, c) or any_tensor(alpha, beta):
-        differentiated = differentiable("permute")(equation, x, c, alpha, beta, out, options, extents)
-        return cast("tuple[torch.Tensor, Any]", differentiated)
-    if is_traced((x, out, c)):
-        return as_operation("permutation")(x, equation, c, alpha, beta, out, extents, options), None
-    found = find_permutation(equation, x, out, options, extents)
-    return found.run_known(Arguments(x, None, c, out, alpha, beta))
+    call = Arguments(x, None, c, out, alpha, beta)
+    if (seen := aside("permutation", equation, call, options, extents)) is not None:
+        return seen
+    return find_permutation(equation, x, out, options, extents).run_known(call)
 
 
 @signed("plan_permute", ("x", "equation"), PermutePlan)

@@ -10,20 +10,20 @@ import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 
 from weft.algebra import NAMED
 from weft.api.lookup import Terms, find_plan, one_of, read_notation
 from weft.base.memory import check_room
-from weft.engine.calls import CALLS, CallPlace
+from weft.engine.calls import CALLS
+from weft.engine.ways import Arguments
 from weft.errors import AccuracyError, UnsupportedError, WorkspaceError
 from weft.planner.options import Options
 from weft.planner.registry import need_triton
 from weft.planner.request import HOOKS, Request, Results
 from weft.plans.checks import check_addend, check_outputs, check_unscaled
-from weft.plans.known_call import Arguments
 from weft.plans.resolving import resolved
 from weft.spec import Label, Layout
 from weft.spec.contraction import mode_strides, output_shape
@@ -86,10 +86,7 @@ class _Planned(NamedTuple):
 def _planned(equation: Terms, a: torch.Tensor, b: torch.Tensor, options: Options) -> _Planned:
     """The facts of such a call, found again by its words and the layouts of its tensors."""
     said, tensors = options.said(), (a, b, *options.tensors.values())
-    found: tuple[_Planned | None, CallPlace | None] = (None, None)
-    if said is not None:
-        found = CALLS.find(("return_arg", equation, said), tensors)
-    known, place = found
+    known, place = CALLS.find(None if said is None else ("return_arg", equation, said), tensors)
     if known is None:
         notation = read_notation(equation)
         request = resolved(notation, str(notation), a, b, options)
@@ -99,7 +96,7 @@ def _planned(equation: Terms, a: torch.Tensor, b: torch.Tensor, options: Options
         turn = [extents[label] for label in order], [order.index(label) for label in request.notation.output]
         known = _Planned(request, roles, extents, shape, largest, turn)
         CALLS.keep(place, tensors, known)
-    return known
+    return cast(_Planned, known)
 
 
 class KnownSelection(NamedTuple):

@@ -33,19 +33,18 @@ from weft.autograd.spec import (
     meta_request,
 )
 from weft.autograd.steps import GradientStep
-from weft.base.arrays import as_results, as_tensor, grad_mode, is_transformed, is_transforming, outside_transforms
+from weft.base.arrays import grad_mode, is_transformed, is_transforming, outside_transforms
 from weft.base.caches import cached_property
 from weft.base.figures import duration, si
+from weft.engine.ways import Arguments, any_tensor, asks
 from weft.errors import UnsupportedError
 from weft.planner.options import Options, options_of
 from weft.planner.request import Request
 from weft.planner.schedule import Scalar
 from weft.planner.target import target_of
-from weft.plans.checks import aux_tensors, check_devices
+from weft.plans.checks import check_devices
 from weft.plans.contraction import Plan
-from weft.plans.derivatives import any_tensor, asks
 from weft.plans.explain.lines import section
-from weft.plans.known_call import Arguments
 from weft.plans.permutation import PermutePlan
 from weft.spec import Label
 from weft.spec.dtypes import dtype_name
@@ -123,22 +122,14 @@ def depend(results: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -> 
     return True
 
 
-def contract(
-    equation: Terms,
-    a: torch.Tensor,
-    b: torch.Tensor,
-    c: torch.Tensor | None,
-    alpha: Any,
-    beta: Any,
-    out: Any,
-    options: Options,
-    return_arg: bool,
-    validate: bool,
+def contraction(
+    equation: Terms, call: Arguments, options: Options, return_arg: bool, validate: bool
 ) -> tuple[Any, DifferentiableCall | None]:
     """The result of `weft.contract`, and what to remember of the call."""
-    if any_tensor(alpha, beta):
-        return with_factors(equation, a, b, c, alpha, beta, out, options, return_arg, validate), None
-    refuse_out(out)
+    if any_tensor(call.alpha, call.beta):
+        return with_factors(equation, call, options, return_arg, validate), None
+    refuse_out(call.out)
+    a, b, c, _, alpha, beta, _ = call
     check_devices(a, b, c, options.tensors)
     c = None if c is None else c.resolve_neg()
     with outside_transforms():
@@ -149,70 +140,48 @@ def contract(
     return called(request, tensors, tuple(options.operands), alpha, beta, options.backend, return_arg)
 
 
-def plan_call(
-    plan: Plan,
-    a: Any,
-    b: Any,
-    c: Any,
-    alpha: Any,
-    beta: Any,
-    out: Any,
-    operands: Mapping[str, Any] | None,
-    validate: bool,
-) -> tuple[Any, DifferentiableCall | None]:
+def plan_call(plan: Plan, call: Arguments, validate: bool) -> tuple[Any, DifferentiableCall | None]:
     """The result of a plan's call, on tensors of the planned layouts, and what to remember of it."""
-    request, factors = plan.request, any_tensor(alpha, beta)
-    x, y = (as_tensor(name, value, request.promote).resolve_neg() for name, value in (("a", a), ("b", b)))
-    addend = as_tensor("c", c, request.promote).resolve_neg() if c is not None else None
-    given = aux_tensors(operands, request.named) if operands is not None else {}
+    request, factors = plan.request, any_tensor(call.alpha, call.beta)
     if not is_transforming():
-        third = None if addend is None else addend.detach()
-        beside = {name: each.detach() for name, each in given.items()}
-        plan.prepare(Arguments(x.detach(), y.detach(), third, operands=beside))
-    options = replace(options_of(request, given), schedule=None if factors else request.schedule)
-    return contract(request.notation, x, y, addend, alpha, beta, as_results(out), options, False, validate)
+        third = None if call.c is None else call.c.resolve_neg().detach()
+        beside = {name: each.detach() for name, each in call.operands.items()}
+        plan.prepare(Arguments(call.a.detach(), call.b.detach(), third, operands=beside))
+    options = replace(options_of(request, call.operands), schedule=None if factors else request.schedule)
+    return contraction(request.notation, call, options, False, validate)
 
 
-def permute(
-    equation: Terms,
-    x: torch.Tensor,
-    c: torch.Tensor | None,
-    alpha: Scalar,
-    beta: Scalar,
-    out: Any,
-    options: Options,
-    extents: Mapping[Label, int] | None,
+def permutation(
+    equation: Terms, call: Arguments, options: Options, extents: Mapping[Label, int] | None
 ) -> tuple[torch.Tensor, DifferentiableCall | None]:
     """The result of `weft.permute`, and what to remember of the call."""
     with outside_transforms():
-        place = None if out is None else meta(out)
-        plan = find_permutation(equation, meta(x), place, replace(options, backend="reference"), extents)
-    return _permuted(plan.request, options.backend, x, c, alpha, beta, out)
+        place: Any = None if call.out is None else meta(call.out)  # type: ignore[arg-type]
+        plan = find_permutation(equation, meta(call.a), place, replace(options, backend="reference"), extents)
+    return _permuted(plan.request, options.backend, call)
 
 
-def permute_plan_call(
-    plan: PermutePlan, x: torch.Tensor, c: torch.Tensor | None, alpha: Scalar, beta: Scalar, out: Any
-) -> torch.Tensor:
+def permute_plan_call(plan: PermutePlan, call: Arguments) -> tuple[torch.Tensor, None]:
     """The result of a permutation plan's call."""
-    x = as_tensor("x", x).resolve_neg()
     if not is_transforming():
-        scalars = (1.0, 1.0) if any_tensor(alpha, beta) else (alpha, beta)
-        plan.prepare(Arguments(x.detach(), None, None if c is None else c.detach(), None, *scalars))
-    return _permuted(plan.request, plan.request.backend, x, c, alpha, beta, out)[0]
+        scalars = (1.0, 1.0) if any_tensor(call.alpha, call.beta) else (call.alpha, call.beta)
+        plan.prepare(Arguments(call.a.detach(), None, None if call.c is None else call.c.detach(), None, *scalars))
+    return _permuted(plan.request, plan.request.backend, call)[0], None
 
 
 def _permuted(
-    request: Request, backend: str, x: torch.Tensor, c: torch.Tensor | None, alpha: Any, beta: Any, out: Any
+    request: Request, backend: str, call: Arguments
 ) -> tuple[torch.Tensor, DifferentiableCall | None]:
     """The permutation as a contraction with a one that is repeated along new modes."""
+    x, c = call.a, call.c
     with outside_transforms():
         asked = replace(as_contraction(request), device=x.device, target=target_of("reference", x.device))
         one = torch.ones((), dtype=x.dtype, device=x.device).expand(request.b.shape)
-    if any_tensor(alpha, beta):
+    if any_tensor(call.alpha, call.beta):
         options = replace(options_of(asked, {}), backend=backend)
-        return with_factors(asked.notation, x, one, c, alpha, beta, out, options, False, False), None
-    refuse_out(out)
-    return called(asked, (x, one, c), (), alpha, beta, backend, new=request.b.shape)
+        return with_factors(asked.notation, call._replace(b=one), options, False, False), None
+    refuse_out(call.out)
+    return called(asked, (x, one, c), (), call.alpha, call.beta, backend, new=request.b.shape)
 
 
 def refuse_out(out: Any) -> None:

@@ -15,25 +15,16 @@ from weft.api.entry import contraction
 from weft.api.lookup import Terms, read_notation
 from weft.base.arguments import check_dimensions, is_zero
 from weft.base.arrays import as_tensor
+from weft.engine.ways import Arguments
 from weft.errors import DTypeError, ShapeError, UnsupportedError
 from weft.fn.binding import naming, parameters
 from weft.planner.options import Options
 from weft.spec.notation import expand
 
 
-def with_factors(
-    equation: Terms,
-    a: torch.Tensor,
-    b: torch.Tensor,
-    c: torch.Tensor | None,
-    alpha: Any,
-    beta: Any,
-    out: Any,
-    options: Options,
-    return_arg: bool,
-    validate: bool,
-) -> Any:
+def with_factors(equation: Terms, call: Arguments, options: Options, return_arg: bool, validate: bool) -> Any:
     """The result of `weft.contract` where one of the factors is a tensor of no dimensions."""
+    a, b, c, out, alpha, beta, _ = call
     if options.algebra is not None:
         raise DTypeError("alpha and beta scale sums of products: other algebras have no such factors")
     if return_arg:

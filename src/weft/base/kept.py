@@ -13,6 +13,7 @@ from typing import Generic, TypeAlias, TypeVar
 import torch
 
 from weft.base.arrays import dispatch_modes, outside_inference, outside_transforms
+from weft.errors import UnsupportedError
 
 Value = TypeVar("Value")
 _Key: TypeAlias = tuple[int, torch.dtype, torch.device]
@@ -53,36 +54,46 @@ class Kept(Generic[Value]):
         self._make: Callable[[], Value] | None = make
         self._device = device
         self._known: Value | None = None
-        if not is_capturing(device):
-            with outside_inference():
-                self._known, self._make = make(), None
+        self._settle()
 
     @property
     def value(self) -> Value:
+        if self._make is not None:
+            self._settle()
         if self._make is None:
             return self._known  # type: ignore[return-value]
         with outside_inference():
-            made = self._make()
-        if not is_capturing(self._device):
-            self._known, self._make = made, None
-        return made
+            return self._make()
+
+    def _settle(self) -> None:
+        """Make the value for good, but within a capture."""
+        if self._make is not None and not is_capturing(self._device):
+            with outside_inference():
+                self._known, self._make = self._make(), None
+
+
+def refuse_capture(device: torch.device, what: str) -> None:
+    """`UnsupportedError` while a CUDA graph is being captured on the current stream: nothing is timed there."""
+    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        raise UnsupportedError(f"{what} while a CUDA graph is being captured")
 
 
 def await_making(device: torch.device) -> None:
-    """Wait for what is being made on the current stream: others read what is kept, and wait for nothing."""
-    if device.type == "cuda":
+    """Wait for what is being made on the current stream: others read what is kept, and wait for nothing. What goes into
+    a CUDA graph is nothing to wait for."""
+    if device.type == "cuda" and not is_capturing(device):
         torch.cuda.current_stream(device).synchronize()
 
 
-def keep_for_graphs(*tensors: torch.Tensor) -> None:
-    """Keep tensors for good that a captured graph reads: nobody hears when the graph is gone."""
-    _read_by_graphs.update((tensor.data_ptr(), tensor) for tensor in tensors)
+def keep_if_captured(device: torch.device, *tensors: torch.Tensor) -> bool:
+    """Keep for good what a CUDA graph will read that is captured now: nobody hears when the graph is gone.
 
-
-def keep_if_captured(device: torch.device, *tensors: torch.Tensor) -> None:
-    """Keep for good what a CUDA graph will read that is captured now; nothing outside of a capture."""
-    if is_capturing(device):
-        keep_for_graphs(*tensors)
+    Outside of a capture nothing is kept, which False says.
+    """
+    captured = is_capturing(device)
+    if captured:
+        _read_by_graphs.update((tensor.data_ptr(), tensor) for tensor in tensors)
+    return captured
 
 
 def forget() -> None:

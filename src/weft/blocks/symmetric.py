@@ -16,11 +16,10 @@ import numpy as np
 import torch
 
 from weft.base.arrays import as_tensor
-from weft.base.dispatch import is_traced
 from weft.blocks.tensor import BlockTensor, Structure
 from weft.cpu.orders import serves, sum_in_orders
+from weft.engine.ways import is_seen
 from weft.errors import ArgumentError, NotationError, ShapeError
-from weft.plans.derivatives import asked
 from weft.spec.arguments import reads
 from weft.spec.contraction import Layout
 
@@ -67,7 +66,7 @@ def triangles(
     group = closed(modes, tuple(symmetry.items()))
     structure = tiled(shape, group, tile)
     orders = group if summed else group[:1]
-    if x is not None and serves(x) and not asked(x) and not is_traced((x,)):
+    if x is not None and serves(x) and not is_seen((x,)):
         buffer = torch.empty(structure.size, dtype=x.dtype, device="cpu")
         sum_in_orders(x, buffer, _tables(structure, orders, tile, x.shape, x.stride()), [sign for _, sign in orders])
         return BlockTensor.over(structure, buffer)

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, fx
 
 from weft.base.arrays import grad_mode, without_autocast
 from weft.base.batched import each_of_batch
-from weft.base.dispatch import as_operation, is_traced
 from weft.cascades.backward import gradients, gradients_of
 from weft.cascades.described import CascadeNotation, Terms
 from weft.cascades.program import FINISHED, PRODUCT, Values
@@ -200,9 +199,7 @@ class TransformedCall:
 
     def __call__(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
         plan = self.planned(self.notation, self.terms, tensors)
-        if is_traced(tensors):
-            return cast(tuple[Tensor, ...], as_operation("planned cascade")(plan, tensors))
-        found = plan.run(tensors)
+        found = plan.as_seen(tensors) or plan.run(tensors)
         return found if isinstance(found, tuple) else (found,)
 
     def widened(

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -187,7 +187,7 @@ class CascadePlan:
     def __call__(self, *tensors: Any, operands: Mapping[str, Any] | None = None) -> Any:
         """The cascade of A, B and C, and of `operands` by name; shapes and types are those that it was planned for."""
         words, given = self._words(tensors, operands)
-        known, place = (None, None) if words is None else self._calls.find(words, given)
+        known, place = self._calls.find(words, given)
         if known is not None and (found := known(given)) is not None:
             return found
         with call_context(lambda: f"CascadePlan({self.notation})"):
@@ -200,9 +200,13 @@ class CascadePlan:
             self.said.check(read, named)
             every = (*read, *[named[name] for name in self.said.operands])
             plan = self._now(every)
-            if is_traced(every):
-                return plan._packed(as_operation("planned cascade")(plan, every))
+            if (seen := plan.as_seen(every)) is not None:
+                return plan._packed(seen)
             return plan.answer(every, self._calls, place, given)
+
+    def as_seen(self, given: Sequence[Tensor]) -> tuple[Tensor, ...] | None:
+        """All results of A, B, C and operands where torch is to see the call as an operation; else None."""
+        return cast("tuple[Tensor, ...]", as_operation("planned cascade")(self, given)) if is_traced(given) else None
 
     def answer(self, read: Sequence[Tensor], calls: Calls, place: Any, given: Sequence[Any]) -> Any:
         """Results of A, B, C and operands as read, as the kind that was `given`; calls alike are known then."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from weft.api.keywords import Equation, signed
+from weft.api.keywords import AUTOCAST, Equation, autocast_type, signed
 from weft.api.lookup import as_key, said_options
 from weft.base.arguments import describe_many
 from weft.base.arrays import as_tensor, outside_transforms
@@ -27,8 +27,6 @@ from weft.spec.dtypes import dtype_name
 if TYPE_CHECKING:
     from weft.cascades.differentiable import Terms
     from weft.cascades.plan import CascadePlan
-
-_CAST = (torch.float32, torch.float16, torch.bfloat16)  # types that autocast casts
 
 
 @signed("cascade", ("equation", "a", "b", "c"))
@@ -77,7 +75,7 @@ def cascade(equation: Equation, a: Any, b: Any, c: Any = None, **keywords: Any) 
         return as_operation("cascade")(equation, a, b, c, keywords)
     given = (a, b) if c is None else (a, b, c)
     words, beside = _words(equation, keywords)
-    known, place = (None, None) if words is None else CALLS.find(words, (*given, *beside))
+    known, place = CALLS.find(words, (*given, *beside))
     if known is not None and (found := known((*given, *beside))) is not None:
         return found
     if is_traced(given):
@@ -131,7 +129,7 @@ def _planned(
     tensors = [as_tensor(name, value).resolve_neg() for name, value in zip("abc", given, strict=False)]
     wanted = autocast_type(tensors[0].device.type, tensors[0].dtype)
     if wanted is not None and call == "cascade":  # a plan is for tensors of the types that it is made of
-        tensors = [each.to(wanted) if each.dtype in _CAST else each for each in tensors]
+        tensors = [each.to(wanted) if each.dtype in AUTOCAST else each for each in tensors]
     plan = planned(equation, tensors, options, function, alpha)
     return plan, [*tensors, *(options.tensors[name] for name in plan.said.operands)]
 
@@ -167,12 +165,6 @@ def planned_of(
     labels = (notation.a, notation.b, notation.s, notation.c, notation.d)
     equation = tuple(each for each in labels if each is not None)
     return planned(equation, tensors[:count], replace(options, operands=named), function, alpha)
-
-
-def autocast_type(kind: str, dtype: torch.dtype) -> torch.dtype | None:
-    """The type that autocast computes in on a kind of device; None where it is off, or casts no such operands."""
-    on = kind in ("cpu", "cuda") and torch.is_autocast_enabled(kind)
-    return torch.get_autocast_dtype(kind) if on and dtype in _CAST else None
 
 
 def _check(tensors: Sequence[torch.Tensor], options: Options) -> None:

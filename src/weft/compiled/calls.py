@@ -13,6 +13,7 @@ import torch
 from weft.algebra import NAMED, Algebra
 from weft.api.contract import contract as public_contract
 from weft.api.einsum import MOVING
+from weft.api.einsum import einsum as public_einsum
 from weft.api.permute import permute as public_permute
 from weft.base.arguments import addition
 from weft.base.arrays import outside_tracing
@@ -24,8 +25,8 @@ from weft.compiled.contraction import spelled, spelled_options, spelled_plan, st
 from weft.compiled.moves import move_of_options, spelled_move, spelled_move_plan
 from weft.compiled.operations import CASCADE, CONTRACT, CONTRACT_OUT, PERMUTE, PERMUTE_OUT
 from weft.compiled.text import announce_flops
+from weft.engine.ways import Arguments
 from weft.errors import DTypeError, FunctionError, ShapeError
-from weft.networks.public import einsum as public_einsum
 from weft.networks.public import first_in
 from weft.planner.options import LAST, Options
 from weft.planner.request import HOOKS
@@ -69,11 +70,9 @@ def contract(
     return _performed(text, structure, _listed(a, b, c, given), alpha, beta, out)
 
 
-def contraction(
-    equation: Any, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, alpha: Any, beta: Any, out: Any,
-    options: Options, return_arg: bool, validate: bool,
-) -> Any:  # fmt: skip
+def contraction(equation: Any, call: Arguments, options: Options, return_arg: bool, validate: bool) -> Any:
     """`weft.contract` of options that are read. Dynamo does not read it."""
+    a, b, c, out, alpha, beta, _ = call
     stored, kind = ((a.dtype, a.dim()), (b.dtype, b.dim())), a.device.type
     announce_flops()
     with outside_tracing():
@@ -140,10 +139,16 @@ def plan(planned: Any, a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, 
         algebra = captured_algebra(algebra, planned.request.arithmetic.accumulate) if own else None
         if functions is None or (own and algebra is None):
             return unread(planned, a, b, **again)
-    return traced_plan(planned, a, b, c, alpha, beta, out, operands, validate, functions, algebra)
+    return _planned(planned, a, b, c, alpha, beta, out, operands, validate, functions, algebra)
 
 
-def traced_plan(
+def plan_call(planned: Any, call: Arguments, validate: bool) -> Any:
+    """A call of a `weft.Plan` on tensors that are read. Dynamo does not read it."""
+    a, b, c, out, alpha, beta, operands = call
+    return _planned(planned, a, b, c, alpha, beta, out, operands, validate)
+
+
+def _planned(
     planned: Any, a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, operands: Any, validate: bool,
     functions: Any = None, algebra: Any = None,
 ) -> Any:  # fmt: skip
@@ -182,11 +187,10 @@ def permute(
     return _moved(text, x, c, alpha, beta, [*given.values(), *[out.shape[at] for at in by_place]], out)
 
 
-def permutation(
-    x: torch.Tensor, equation: Any, c: torch.Tensor | None, alpha: Any, beta: Any, out: Any, extents: Any,
-    options: Options,
-) -> Any:  # fmt: skip
+def permutation(equation: Any, call: Arguments, options: Options, extents: Any) -> Any:
     """`weft.permute` of options that are read. Dynamo does not read it."""
+    x, _, c, _, alpha, beta, _ = call
+    out: Any = call.out
     given, place = dict(extents or {}), None if out is None else (out.dtype, out.dim())
     with outside_tracing():
         text, by_place = move_of_options(equation, (x.dtype, x.dim()), x.device.type, tuple(given), options, place)
@@ -210,10 +214,15 @@ def permutation_plan(planned: Any, x: Any, c: Any, alpha: Any, beta: Any, out: A
     fn = capture(planned.request.functions.raw[0], (), (x.dtype,)) if planned.follows else None
     if is_unread(fn):
         return unread(planned, x, **again)
-    return traced_permutation_plan(planned, x, c, alpha, beta, out, fn)
+    return _planned_move(planned, x, c, alpha, beta, out, fn)
 
 
-def traced_permutation_plan(planned: Any, x: Any, c: Any, alpha: Any, beta: Any, out: Any, fn: Any = None) -> Any:
+def permute_plan_call(planned: Any, call: Arguments) -> Any:
+    """A call of a `weft.PermutePlan` on tensors that are read. Dynamo does not read it."""
+    return _planned_move(planned, call.a, call.c, call.alpha, call.beta, call.out)
+
+
+def _planned_move(planned: Any, x: Any, c: Any, alpha: Any, beta: Any, out: Any, fn: Any = None) -> Any:
     """A call of a `weft.PermutePlan`; `fn`: the caller's function as dynamo has read it."""
     text, extents, layout = planned.text_of_call(fn)
     _check_planned("x", x, layout)
@@ -329,9 +338,9 @@ def _check_planned(name: str, tensor: Any, planned: Any) -> None:
 
 
 for _name, _operation in (
-    ("contract", contract), ("contraction", contraction), ("plan", plan), ("traced plan", traced_plan),
+    ("contract", contract), ("contraction", contraction), ("plan", plan), ("plan_call", plan_call),
     ("permute", permute), ("permutation", permutation), ("permutation plan", permutation_plan),
-    ("traced permutation plan", traced_permutation_plan), ("einsum", einsum), ("cascade", cascade),
+    ("permute_plan_call", permute_plan_call), ("einsum", einsum), ("cascade", cascade),
     ("traced cascade", traced_cascade), ("planned cascade", planned_cascade),
     ("text of a plan's call", spelled_plan), ("text of a permutation plan's call", spelled_move_plan),
 ):  # fmt: skip

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from weft.api.keywords import autocast_type
 from weft.base.arguments import describe_call
 from weft.base.arrays import dispatch_modes, grad_mode, is_transforming, outside_tracing, without_memory
 from weft.base.caches import cached_property
 from weft.cascades.described import CascadeNotation, described, extents_of
-from weft.cascades.public import autocast_type, planned_of
+from weft.cascades.public import planned_of
 from weft.compiled.captured import constant_of_graph, function_of
 from weft.compiled.text import Stored, check_backend_of, has_text, read, settled_algebra, stand_in, text_of
 from weft.errors import call_context

@@ -26,13 +26,13 @@ from weft.distributed.placement import (
 )
 from weft.distributed.prediction import KernelModel
 from weft.distributed.work import RankWork
+from weft.engine.ways import asks
 from weft.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError
 from weft.planner.options import Options
 from weft.planner.request import HOOKS, Request
 from weft.planner.schedule import Scalar
 from weft.planner.target import resolve_backend, target_of
 from weft.plans.checks import check_unscaled, checked_scalar
-from weft.plans.derivatives import asks
 from weft.plans.keywords import read_options
 from weft.plans.resolving import resolved
 from weft.spec import Notation

@@ -27,12 +27,12 @@ from weft.distributed.lanes import HOST, Lane, Recorder, Timeline, Token, done, 
 from weft.distributed.link import read_link
 from weft.distributed.placement import LocalBlock, RankProblem, Span, Spans
 from weft.distributed.report import BUDGET, MeasuredCalls, measured_calls, warmed
+from weft.engine.ways import asked
 from weft.errors import ArgumentError, UnsupportedError, call_context
 from weft.oracle.validate import validated
 from weft.planner.request import Request, Results
 from weft.planner.schedule import Scalar
 from weft.plans.checks import check_addend, check_outputs
-from weft.plans.derivatives import asked
 from weft.spec.arguments import read_flag
 from weft.spec.notation import label_text
 

@@ -31,9 +31,9 @@ from weft.distributed.moves import TensorRoute
 from weft.distributed.placement import LocalBlock, Places, Span, held
 from weft.distributed.ranks import Ranks
 from weft.distributed.report import way
+from weft.engine.ways import asks
 from weft.planner.options import Options
 from weft.planner.schedule import Scalar
-from weft.plans.derivatives import asks
 from weft.spec.dtypes import dtype_name
 
 Move = Callable[[torch.Tensor], torch.Tensor]

@@ -23,16 +23,14 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn import Parameter
-from torch.nn.parameter import UninitializedTensorMixin as _Lazy  # type: ignore[attr-defined]
 
-from weft.base.arrays import any_autocast, dispatch_modes, is_transformed, is_transforming, without_memory
+from weft.base.arrays import any_autocast, dispatch_modes, is_transformed, is_transforming
 from weft.base.forks import free_in_child
 from weft.engine.memo import TABLES, keeps
 from weft.planner.validity import call_state, generation
 
 _ALIGNED = 15  # bits of an address that count
 LOW = 1 << 36  # an address below may be an offset into memory that was freed: torch counts it from 0
-_STRIDED = torch.strided  # read in every call
 _TYPES = {Tensor, Parameter}
 _KINDS = ("cpu", "cuda")  # of devices with an autocast of their own
 
@@ -69,9 +67,10 @@ class Calls:
     def find(self, words: Hashable, tensors: Sequence[Any]) -> tuple[Any, CallPlace | None]:
         """The call of these words on tensors that are alike, or None and where it is to be kept.
 
-        There is no place within modes of torch, nor for arrays, nested tensors, and elements that have no memory.
+        There is no place within modes of torch, nor for arrays, nested tensors, and elements that have no memory; nor
+        without words, for what must be read in each call.
         """
-        if dispatch_modes() or forward_ad._current_level >= 0:
+        if words is None or dispatch_modes() or forward_ad._current_level >= 0:
             return None, None
         parts, bits = [words], 0
         try:
@@ -143,52 +142,6 @@ def present(words: Hashable, a: Any, b: Any, c: Any, out: Any, beside: Sequence[
     return (words, "c, out"), (a, b, c, out, *beside)
 
 
-def call_signature(*tensors: Any) -> tuple[Any, ...] | None:
-    """Facts of tensors that planning and checking read: an entry for each, None for one not given, and the state.
-
-    An entry has shape, strides, dtype, device, the address modulo 16 bytes, and None, or what is special about the
-    tensor and must be looked at in each call. With the state of `weft.planner.validity` what was found for a signature
-    is not found once plans are outdated, nor under another default precision. The signature is None where something
-    else than a strided tensor is given: it must be read first; and so must all inside a transform of torch.func. It is
-    None, too, where torch wants to see the call: within a dispatch mode, and of tensors without memory.
-    """
-    if dispatch_modes() or is_transforming():
-        return None
-    dual = forward_ad._current_level >= 0
-    found: list[tuple[Any, ...] | None] = []
-    for tensor in tensors:
-        if tensor is None:
-            found.append(None)
-            continue
-        if type(tensor) is not Tensor and (not isinstance(tensor, Tensor) or isinstance(tensor, _Lazy)):
-            return None
-        if tensor.layout is not _STRIDED or tensor.is_nested or is_transformed(tensor):
-            return None
-        special = None
-        if dual or tensor.requires_grad or tensor.is_conj() or tensor.is_neg() or type(tensor) is not Tensor:
-            if type(tensor) is not Tensor and without_memory(tensor):
-                return None
-            special = _special(tensor, dual)
-        address = tensor.data_ptr()
-        if address < LOW and tensor.numel() and not (address and tensor.untyped_storage().nbytes()):
-            return None  # its memory was freed: what has no other fault is refused where it is read
-        found.append((tensor.shape, tensor.stride(), tensor.dtype, tensor.device, address & _ALIGNED, special))
-    return (*found, call_state())
-
-
-def is_plain(signature: tuple[Any, ...]) -> bool:
-    """Whether nothing is special about any of its tensors."""
-    return all(entry is None or entry[-1] is None for entry in signature[:-1])
-
-
-def _special(tensor: Tensor, dual: bool) -> tuple[Any, ...] | None:
-    """The properties of a tensor that need a look in each call; None where it has none of them."""
-    gradient = tensor.requires_grad and torch.is_grad_enabled()
-    kind = Tensor if type(tensor) is Parameter else type(tensor)
-    found = (kind, gradient, dual, tensor.is_conj(), tensor.is_neg())
-    return None if found == (Tensor, False, False, False, False) else found
-
-
 def guards_of(tensors: Sequence[Tensor]) -> Any:
     """torch's guards of tensors, which have no public name; where there are none, their signature."""
     if len({*map(id, tensors)}) < len(tensors):
@@ -214,16 +167,19 @@ class _Repeated:
 
 
 class _Signature:
-    """Guards of tensors in Python."""
+    """Guards of tensors in Python: what torch's look at, and autocast, which these see."""
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         self._facts = self._of(tensors)
 
     def check(self, *tensors: Tensor) -> bool:
-        return self._facts is not None and self._facts == self._of(tensors)
+        return self._facts == self._of(tensors)
 
     @staticmethod
-    def _of(tensors: Sequence[Tensor]) -> tuple[Any, ...] | None:
-        signature = call_signature(*tensors)
-        kinds = [(type(each), each.is_inference()) for each in tensors]
-        return None if signature is None else (signature, kinds, _cast())
+    def _of(tensors: Sequence[Tensor]) -> tuple[Any, ...]:
+        facts = [
+            (type(each), each.shape, each.stride(), each.dtype, each.device, each.is_conj(), each.is_neg(),
+             each.requires_grad, each.is_inference(), is_transformed(each))
+            for each in tensors
+        ]  # fmt: skip
+        return facts, _cast()

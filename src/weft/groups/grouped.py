@@ -79,7 +79,7 @@ def grouped(
         options, out, notation = read_options("grouped", keywords), keywords.get("out"), read_notation(equation)
         if not operands:
             return []
-        if any_autocast() and all(isinstance(one, torch.Tensor) for one in operands):
+        if any_autocast():
             operands = cast_by_autocast(operands, keywords.get("precision"))
         found = contract_pairs(notation, operands, options, out, check_added(accumulate_into, out))
         if out is not None:
@@ -112,7 +112,7 @@ def plan_grouped(
         if not operands:
             raise ShapeError("a group of no pairs has no plan; weft.grouped returns an empty list")
         a, b = operands[:2]
-        if any_autocast() and getattr(a, "dtype", None) == getattr(b, "dtype", None):  # else they are refused
+        if getattr(a, "dtype", None) == getattr(b, "dtype", None):  # else they are refused
             keywords = with_autocast(keywords, a, b, keywords.get("out"))
         options, out = read_options("plan_grouped", keywords), keywords.get("out")
         return GroupedPlan(read_notation(equation), operands, options, out, accumulate_into)

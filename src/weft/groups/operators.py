@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, overload
 
 import torch
 
+from weft.api.einsum import einsum
 from weft.api.entry import contraction
 from weft.api.keywords import Equation, cast_by_autocast, signed
 from weft.base.arguments import describe_call
@@ -29,10 +30,9 @@ from weft.base.arrays import Array, any_autocast, as_result, as_tensor, returned
 from weft.base.dispatch import outside_graphs
 from weft.base.figures import counted
 from weft.base.memory import new_tensor
+from weft.engine.ways import asked as asked_of
 from weft.errors import ArgumentError, DTypeError, NotationError, ShapeError, UnsupportedError, call_context
-from weft.networks.public import einsum
 from weft.planner.options import check_limit
-from weft.plans.derivatives import asked as asked_of
 from weft.plans.intermediates import WIDER, is_of_halves, step_options
 from weft.plans.keywords import read_options, refuse_unknown
 from weft.spec import parse

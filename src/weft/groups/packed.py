@@ -17,12 +17,12 @@ from weft.base.arrays import outside_transforms
 from weft.base.dispatch import is_traced
 from weft.base.kept import is_capturing
 from weft.engine.calls import CALLS_OF_LISTS
+from weft.engine.ways import asked
 from weft.groups.gradient import Pairs, differentiated
 from weft.groups.launch import check_single, launch_of
 from weft.planner.options import NO_FUNCTIONS, Options
 from weft.planner.request import Request
 from weft.plans.checks import check_storage
-from weft.plans.derivatives import asked
 from weft.plans.intermediates import part_options
 from weft.plans.keywords import read_options
 from weft.plans.resolving import resolved
@@ -193,7 +193,7 @@ def packed_plan(
 ) -> Any:  # fmt: skip
     """The plan that served such a call before, else a new one; `read` checks the call."""
     said = options.said()
-    known, place = (None, None) if said is None else CALLS_OF_LISTS.find((*words, said), (x, y))
+    known, place = CALLS_OF_LISTS.find(None if said is None else (*words, said), (x, y))
     if known is not None:
         return known
     check_storage("a", x)

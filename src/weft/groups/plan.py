@@ -20,13 +20,13 @@ from weft.base.figures import counted, folded, given, si, table
 from weft.base.kept import is_capturing
 from weft.base.memory import new_tensor
 from weft.engine.calls import CALLS_OF_LISTS, CallPlace, guards_of
+from weft.engine.ways import asked_of_many, detached
 from weft.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, call_context
 from weft.fn.trace import Watched
 from weft.groups.gradient import USUAL, with_gradient
 from weft.groups.launch import at_once, check_added, check_places, check_single, is_for_library, launch_of, one_by_one
 from weft.groups.operands import Places, Stack, addresses_of, as_operands, read_pairs, stack_of, without_views
 from weft.planner.options import Options
-from weft.plans.derivatives import asked_of_many, detached
 from weft.plans.resolving import resolved
 from weft.spec import Notation
 from weft.spec.dtypes import dtype_name

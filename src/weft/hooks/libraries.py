@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from weft.api.einsum import einsum
 from weft.api.numpy_words import tensordot
 from weft.base.arrays import as_tensor, like
 from weft.base.dispatch import outside_graphs
 from weft.engine.memo import Memo
 from weft.errors import ArgumentError, ShapeError, UnsupportedError
 from weft.networks.network import Network
-from weft.networks.public import einsum, network
+from weft.networks.public import network
 from weft.plans.keywords import refuse_unknown
 from weft.spec.arguments import reads
 from weft.spec.dtypes import DTypeLike, read_dtype

@@ -27,6 +27,7 @@ from typing import Any, Literal
 import torch
 
 from weft.base.forks import free_in_child
+from weft.base.kept import refuse_capture
 from weft.errors import UnsupportedError
 from weft.machine.rotation import Inputs, InputSet, Mode, cache_bytes, memory_bytes, rotation
 from weft.machine.stamp import Clocks, read_clocks
@@ -213,8 +214,7 @@ def _measure_gpu(
     call: Call, inputs: Inputs, device: torch.device, mode: Mode, rrs: float, budget: float, capture: bool, quick: bool
 ) -> Timing:
     with torch.cuda.device(device):
-        if torch.cuda.is_current_stream_capturing():
-            raise UnsupportedError("a call cannot be timed while a CUDA graph is being captured")
+        refuse_capture(device, "a call cannot be timed")
         chosen = rotation(inputs, mode, cache=cache_bytes(device), memory=memory_bytes(device))
         _run(call, chosen.sets, 1)
         pass_seconds = _between_events(lambda: _run(call, chosen.sets, 1))

@@ -14,6 +14,7 @@ from weft.base.dispatch import as_operation, is_traced, outside_graphs
 from weft.base.extensions import reader
 from weft.base.figures import counted
 from weft.engine.calls import Calls
+from weft.engine.ways import asked, is_seen
 from weft.errors import ArgumentError, UnsupportedError, call_context
 from weft.networks.derivatives import Contractions, alone, as_operations, contractions_of, differentiable
 from weft.networks.operands import Changes, Fixed, kind_of, read_changed, read_tensors, result_of, result_place
@@ -21,7 +22,6 @@ from weft.networks.plan import NetworkPlan
 from weft.networks.program import NetworkProgram
 from weft.networks.rescale import scaled
 from weft.networks.work import EVERY, Slices, work_of
-from weft.plans.derivatives import asked
 from weft.plans.known_call import BoundCall, held
 from weft.spec.arguments import read_path
 from weft.tune.many import BUDGET, TuningReport
@@ -270,7 +270,7 @@ class Network(Generic[Returned]):
             found = read_tensors(self.plan, tensors)
             if changed is not None or self._changes is not None:
                 raise UnsupportedError("reuse keeps every intermediate in memory: without group and checkpoint")
-            if asked(*found) or is_traced(found):
+            if is_seen(found):
                 raise UnsupportedError("group and checkpoint take no part in derivatives: use torch.no_grad()")
             return self._operands(found), result_place(self.plan, out, found)
 

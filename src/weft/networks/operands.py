@@ -15,7 +15,6 @@ from weft.base.arrays import (
     as_results,
     as_tensor,
     is_scalar,
-    is_transforming,
     like,
     number_tensor,
     source_of,
@@ -23,10 +22,10 @@ from weft.base.arrays import (
     without_neg,
     written,
 )
-from weft.base.dispatch import is_traced
 from weft.base.figures import counted, given
 from weft.base.kept import Kept, await_making, is_capturing
 from weft.base.memory import new_tensor
+from weft.engine.ways import is_hidden
 from weft.errors import AccuracyError, ArgumentError, DTypeError, ShapeError, UnsupportedError, call_context
 from weft.fn.trace import Watched
 from weft.networks.checkpoint import computed
@@ -123,11 +122,10 @@ def check_same(plan: NetworkPlan, tensors: Mapping[int, torch.Tensor]) -> None:
 def check_signs(graph: Graph, tensors: Mapping[int, torch.Tensor]) -> None:
     """`UnsupportedError` where the algebra may be reduced early of values that are not negative alone, and one of these
     operands has one."""
-    if not graph.early.unsigned or is_traced(tensors.values()) or is_transforming():
+    given = [*tensors.values()]
+    if not graph.early.unsigned or is_hidden(given) or (given and is_capturing(given[0].device)):
         return
     for at, tensor in tensors.items():
-        if tensor.is_cuda and torch.cuda.is_current_stream_capturing():
-            return
         if not tensor.is_complex() and tensor.dtype is not torch.bool and bool((tensor < 0).any()):
             raise UnsupportedError(
                 f"operand {at} has negative values, and with them operands cannot be contracted two at a time: "
@@ -231,7 +229,7 @@ def _made_constants(plan: NetworkPlan, constants: Mapping[int, torch.Tensor]) ->
             options = asked.having(epilogue=function) if function is not None else asked
             call = prepared(step, orders, (a, b, None, d), options)
             call.launch(as_launched(a), as_launched(b), None, d, call.one, call.zero, call.aux)
-    if plan.folded.steps and not is_capturing(device):
+    if plan.folded.steps:
         await_making(device)
     return [given[node] if node in given else values[node] for node in plan.folded.made]
 
@@ -260,6 +258,7 @@ class Changes:
     def __init__(self) -> None:
         self.lock = RLock()  # a call holds it from what has changed to the end of its steps
         self._program: Any = None
+        self._captured = False  # whether the call goes into a CUDA graph of the caller's
         self._seen: list[tuple[weakref.ref[torch.Tensor], Any]] = []
 
     def since(self, program: Any, operands: Sequence[torch.Tensor], said: Collection[int] | None) -> set[int] | None:
@@ -267,10 +266,10 @@ class Changes:
 
         So they have within the capture of a CUDA graph, whose intermediates are its own.
         """
-        if program is not self._program or len(self._seen) != len(operands):
-            return None
+        alike = program is self._program and len(self._seen) == len(operands)
         self._program = None  # until the call is done
-        if is_capturing(program.device):
+        self._captured = is_capturing(program.device)
+        if self._captured or not alike:
             return None
         if said is not None:
             return set(said)
@@ -281,7 +280,7 @@ class Changes:
 
     def done(self, program: Any, operands: Sequence[torch.Tensor]) -> None:
         """A call has run to its end; one that is captured has not."""
-        if is_capturing(program.device):
+        if self._captured:
             return
         self._program = program
         self._seen = [(weakref.ref(tensor), state_of(tensor)) for tensor in operands]

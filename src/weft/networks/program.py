@@ -87,8 +87,7 @@ class NetworkProgram:
         self._last: dict[Any, ContractionCall] = {}
         self.base: Any = None  # the arena that is kept
         self._kept: list[Any] | None = None
-        if self._keep and not is_capturing(self.device):
-            self._hold(base)
+        self._captured = False  # whether the call goes into a graph of the caller's
         self._seen = bool(self._odd or self._conjugated)  # operands that steps see otherwise than they come
         self._shape, self._dtype = tree.graph.shape, plan.dtype
         self._plain: list[ContractionCall] = []
@@ -280,7 +279,7 @@ class NetworkProgram:
         self, values: list[Any], where: Mapping[int, int], changed: Collection[int] | None = None
     ) -> None:
         """The steps of a slice but for the last one."""
-        if self.replay is not None and self._watch is None and changed is None and not is_capturing(self.device):
+        if self.replay is not None and self._watch is None and changed is None and not self._captured:
             self.replay.run(values)
         else:
             self._calls(self._above(self.each, changed), values, where)
@@ -335,7 +334,8 @@ class NetworkProgram:
 
         A graph that the caller captures runs whenever it is replayed: its memory is its own.
         """
-        if not self._keep or is_capturing(self.device):
+        self._captured = is_capturing(self.device)
+        if not self._keep or self._captured:
             return self.values_in(self._allocated())
         kept = self._kept or self._hold(self._allocated())
         if self.device.type == "cuda":

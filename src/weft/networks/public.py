@@ -1,5 +1,5 @@
-"""`network` and `einsum`: what users call. An `einsum` of three operands and more is a network that is planned once for
-operands of these shapes and types."""
+"""`network`, and `einsum` of three operands and more: a network that is planned once for operands of these shapes and
+types."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from typing import Any, Literal, Unpack, overload
 
 import torch
 
-from weft.api.einsum import check_places, einsum_words, read_sum
+from weft.api.einsum import check_places
 from weft.api.entry import contraction
-from weft.api.keywords import EinsumKeywords, Function, NetworkKeywords, signed
+from weft.api.keywords import NetworkKeywords
 from weft.base.arguments import addition, describe_many, read_device
 from weft.base.arrays import (
-    Array,
     Scaled,
     as_results,
     as_tensor,
@@ -23,9 +22,9 @@ from weft.base.arrays import (
     outside_inference,
     written,
 )
-from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced, outside_graphs
-from weft.engine.calls import CALLS
+from weft.base.dispatch import as_operation, is_traced, outside_graphs, taken_by
 from weft.engine.memo import Memo
+from weft.engine.ways import asked
 from weft.errors import ArgumentError, ShapeError, call_context
 from weft.networks.derivatives import Contractions
 from weft.networks.graph import read_equation
@@ -34,10 +33,9 @@ from weft.networks.operands import check_signs
 from weft.networks.plan import NetworkPlan, is_ordered, plan_network, read_settings, settings_of
 from weft.planner.options import LAST, Options
 from weft.planner.request import HOOKS
-from weft.plans.derivatives import asked
 from weft.plans.intermediates import step_options
 from weft.plans.keywords import read_options
-from weft.spec import Label, Notation
+from weft.spec import Notation
 from weft.spec.arguments import read_flag, read_sequence
 from weft.spec.dtypes import read_dtype
 from weft.spec.memory import overlaps_itself
@@ -168,59 +166,6 @@ def _constants(constants: Sequence[int], given: Sequence[torch.Tensor | None]) -
     return found
 
 
-@overload
-def einsum(
-    equation: str, first: Array, /, *others: Any, return_arg: Literal[True], epilogue: Function | None = None,
-    **keywords: Unpack[EinsumKeywords],
-) -> tuple[Array, Array | tuple[Array, ...]]: ...
-@overload
-def einsum(
-    equation: str, first: Array, /, *others: Any, epilogue: Callable[..., tuple[Any, ...]],
-    **keywords: Unpack[EinsumKeywords],
-) -> tuple[Array, ...]: ...
-@overload
-def einsum(
-    equation: str, first: Array, /, *others: Any, epilogue: Callable[..., torch.Tensor] | None = None,
-    return_arg: Literal[False] = False, **keywords: Unpack[EinsumKeywords],
-) -> Array: ...
-@overload
-def einsum(
-    first: Array, labels: Sequence[Label], /, *others: Any, epilogue: Callable[..., torch.Tensor] | None = None,
-    return_arg: Literal[False] = False, **keywords: Unpack[EinsumKeywords],
-) -> Array: ...
-@overload
-def einsum(
-    *arguments: Any, epilogue: Function | None = None, return_arg: bool = False, **keywords: Unpack[EinsumKeywords]
-) -> Any: ...
-@signed("einsum", ("arguments",))
-def einsum(*arguments: Any, **keywords: Any) -> Any:
-    """Einstein summation over any number of operands: ``einsum("ab,bc,cd->ad", A, B, C)``.
-
-    Also takes the interleaved form ``einsum(A, (0, 1), B, (1, 2), (0, 2))`` with any hashable labels. One operand is
-    permuted, reduced or its diagonal taken. Three and more are contracted in pairs along a path that `weft.network`
-    finds by predicted time, or that `optimize` says as for `weft.network` and as for `numpy.einsum` (True and False
-    leave it to weft); the plan is kept, and an equal call replays it. Intermediate results of float16 are kept in
-    float32, others in the operands' type. Of an algebra that is not one of weft's own, operands meet from left to
-    right. The result is always a tensor of its own, never a view.
-
-    Keywords as for `contract`. `c`, `alpha`, `beta`, `out`, `out_dtype`, `c_fn`, `epilogue`, `operands`, `indices` and
-    `reduce` apply to the last step, all others to each; `a_fn`, `b_fn` and `return_arg` are for at most two operands.
-
-    >>> import torch, weft
-    >>> weft.einsum("ii->i", torch.arange(4.).reshape(2, 2))
-    tensor([0., 3.])
-    """
-    if (reduce := keywords.pop("reduce", None)) is not None:
-        return as_operation("reduced sum")(einsum, reduce, *arguments, **keywords)
-    if is_dynamo_compiling():
-        return as_operation("einsum")(arguments, keywords)
-    words, given = einsum_words(arguments, keywords)
-    known, place = (None, None) if words is None else CALLS.find(words, given)
-    if known is not None and (found := known(*given)) is not None:
-        return found
-    return read_sum(arguments, keywords, given, place, _of_many)
-
-
 _NETWORKS = Memo("einsum: networks", 1024)  # plans, by notation, shapes, types and keywords
 # Further options of the last step: a call with any of them has no replay of its own.
 _LAST = tuple(name for name in LAST if name not in ("out", "out_dtype", "return_arg"))
@@ -228,10 +173,14 @@ EPILOGUE = HOOKS.index("epilogue")
 Pair = tuple[int, int, Notation]  # which two meet, operands first and then results, and what is made of them
 
 
-def _of_many(notation: Notation, tensors: list[torch.Tensor], keywords: dict[str, Any], order: Any) -> tuple[Any, Any]:
+def sum_of_many(
+    notation: Notation, tensors: list[torch.Tensor], keywords: dict[str, Any], order: Any
+) -> tuple[Any, Any]:
     """The sum of three operands and more, and what makes that of later calls, where they need not be read."""
-    known = _met_by_kernel(notation, tensors, keywords, order)
-    return _run(notation, tensors, keywords, order) if known is None else (known(*tensors), known)
+    traced = is_traced(tensors)
+    bare = not (traced or asked(*tensors))
+    known = _met_by_kernel(notation, tensors, keywords, order) if bare else None
+    return _run(notation, tensors, keywords, order, traced, bare) if known is None else (known(*tensors), known)
 
 
 def _met_by_kernel(
@@ -239,15 +188,20 @@ def _met_by_kernel(
 ) -> Callable[..., torch.Tensor] | None:
     """The sum of three tensors in one kernel, where that serves, as a function of them."""
     plain = keywords.keys() <= {"precision"} and order == "auto"
-    if not plain or len(tensors) != 3 or is_traced(tensors) or asked(*tensors) or any(map(torch.is_conj, tensors)):
+    if not plain or len(tensors) != 3 or any(map(torch.is_conj, tensors)):
         return None
     return as_operation("sum of three")(
         notation, tensors, keywords.get("precision")
     )
 
 
-def _run(notation: Notation, tensors: list[torch.Tensor], keywords: dict[str, Any], order: Any) -> tuple[Any, Any]:
-    """The result, and what makes that of later calls, where they need not be read."""
+def _run(
+    notation: Notation, tensors: list[torch.Tensor], keywords: dict[str, Any], order: Any, traced: bool, bare: bool
+) -> tuple[Any, Any]:
+    """The result, and what makes that of later calls, where they need not be read.
+
+    `traced`: torch sees the call as operations; `bare`: it does not, and no derivative is requested.
+    """
     out, said = as_results(keywords.get("out")), keywords.get
     options = read_options("einsum", keywords, out)
     checked, places = (read_flag(name, said(name, False)) for name in ("validate", "return_arg"))
@@ -262,8 +216,7 @@ def _run(notation: Notation, tensors: list[torch.Tensor], keywords: dict[str, An
     _check(plan.graph.shape, tensors, out)
     check_signs(plan.graph, dict(enumerate(tensors)))
     unsigned = plan.graph.early.unsigned  # signs are looked at in every call
-    traced = is_traced(tensors)
-    if plain and not (traced or asked(*tensors)):
+    if plain and bare:
         program = network.program(tensors, keep=False)
         into = out if isinstance(out, torch.Tensor) else network.place()
         program.run(tensors, into)
@@ -352,3 +305,6 @@ def first_in(dtype: torch.dtype, found: Any) -> Any:
     if dtype != torch.float16 or d.dtype != torch.float32:
         return found
     return (d.to(dtype), *found[1:]) if isinstance(found, tuple) else d.to(dtype)
+
+
+taken_by("sum of many", sum_of_many)

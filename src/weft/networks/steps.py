@@ -22,6 +22,7 @@ import torch
 
 from weft.api.lookup import find_plan
 from weft.base.log import log
+from weft.engine.ways import Arguments
 from weft.machine.timing import captured
 from weft.networks.memory import replayed
 from weft.networks.tree import Model, Tree, TreeStep
@@ -29,7 +30,7 @@ from weft.planner.options import Options
 from weft.plans.checks import checked_scalar
 from weft.plans.contraction import Plan
 from weft.plans.intermediates import step_options
-from weft.plans.known_call import Arguments, BoundCall
+from weft.plans.known_call import BoundCall
 from weft.plans.promoting import PromotingLaunch
 from weft.plans.select import ServiceRequest
 from weft.spec.memory import reach

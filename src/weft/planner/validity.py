@@ -109,6 +109,11 @@ def here(target: Target) -> bool:
     return torch.cuda.is_available() and torch.cuda.get_device_name(target.index) == target.name
 
 
+def can_build(target: Target) -> bool:
+    """Whether kernels are compiled and loaded for a target now: it is here, and no CUDA graph is being captured."""
+    return here(target) and not torch.cuda.is_current_stream_capturing()
+
+
 def now() -> str:
     """The date as it is stored."""
     return datetime.now(UTC).isoformat(timespec="seconds")

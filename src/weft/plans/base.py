@@ -17,6 +17,7 @@ from weft.base.extensions import reader
 from weft.base.figures import folded
 from weft.base.memory import check_room, new_tensor, workspace_error
 from weft.engine.calls import Calls
+from weft.engine.ways import Arguments, differentiable, each_of
 from weft.errors import UnsupportedError, is_out_of_memory
 from weft.fn.trace import Watched
 from weft.planner.planner import Choice
@@ -24,8 +25,7 @@ from weft.planner.promotion import Tier
 from weft.planner.request import Request, Results
 from weft.planner.schedule import Description
 from weft.planner.validity import generation
-from weft.plans.derivatives import differentiable
-from weft.plans.known_call import Arguments, BoundCall, KnownCall, each_of
+from weft.plans.known_call import BoundCall, KnownCall
 from weft.plans.promoting import PromotingLaunch, promotes
 from weft.plans.select import ServiceRequest
 from weft.plans.tiers import Served, served

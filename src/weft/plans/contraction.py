@@ -26,8 +26,9 @@ from weft.base.arrays import (
     returned,
     source_of,
 )
-from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced, outside_graphs
+from weft.base.dispatch import as_operation, is_dynamo_compiling, outside_graphs
 from weft.engine.calls import CallPlace, present
+from weft.engine.ways import Arguments, aside, each_of, operand_tensors
 from weft.errors import call_context
 from weft.oracle.reference import launcher
 from weft.planner.request import Request, Results, hook_types
@@ -44,17 +45,8 @@ from weft.plans.checks import (
     checked_factors,
     checked_scalar,
 )
-from weft.plans.derivatives import any_tensor, asked, differentiable, operand_tensors
 from weft.plans.keywords import PlanCallKeywords, refuse_unknown
-from weft.plans.known_call import (
-    Arguments,
-    BoundCall,
-    KnownCall,
-    each_of,
-    held,
-    held_places,
-    said_operands,
-)
+from weft.plans.known_call import BoundCall, KnownCall, held, held_places, said_operands
 from weft.plans.select import ServiceRequest
 from weft.spec import Contraction, Layout
 from weft.spec.arguments import read_flag
@@ -136,24 +128,22 @@ class Plan(PlanBase, Generic[Returned]):
             source = source_of(a, b, c)
             if is_subclass(source):
                 place = None  # known calls have plain tensors as results
-            if asked(a, b, c, *operand_tensors(operands)) or any_tensor(alpha, beta):
-                result, known = differentiable("plan_call")(self, a, b, c, alpha, beta, out, operands, validate)
-                self._calls.keep(place, tensors, known)
-                return returned(source, out, result, False)
             promote = self._request.promote
             x, y = (as_tensor(name, value, promote).resolve_neg() for name, value in (("a", a), ("b", b)))
             addend = as_tensor("c", c, promote) if c is not None else None
             given = aux_tensors(operands, self._request.named) if operands is not None else {}
-            if is_traced((x, y, addend, *each_of(out), *given.values())):
-                return as_operation("traced plan")(self, x, y, addend, alpha, beta, out, given or None, validate)
             call = Arguments(x, y, addend, as_results(out), alpha, beta, given)
-            known = None
-            if validate or place is None:  # a call that is not kept needs no known call
-                result = (self.run_validated if validate else self.run)(call)
-            else:
-                result, known = self.run_known(call)
+            result, known = self._answer(call, validate, place is not None)
         self._calls.keep(place, tensors, known)
-        return returned(source, out, result, False)
+        return returned(source, out, result, self.places is not None)
+
+    def _answer(self, call: Arguments, validate: bool, keeps: bool) -> tuple[Any, Any]:
+        """The result of a call that is not known; and where that `keeps`, what makes that of later ones."""
+        if (seen := aside("plan_call", self, call, validate)) is not None:
+            return seen
+        if validate or not keeps:
+            return (self.run_validated if validate else self.run)(call), None
+        return self.run_known(call)
 
     def text_of_call(self, added: bool, validate: bool, functions: Any, algebra: Any) -> Any:
         """The text that describes a call to its operation: see `weft.compiled`. Dynamo takes it for a constant."""

@@ -1,4 +1,4 @@
-"""The arguments that a plan passes to a launch, and its two short calls.
+"""The two short calls of a plan.
 
 A known call is the launch that serves every call like one that was checked: only the addresses of tensors relative to
 one another, and factors, are looked at in each. A bound call has its tensors: it launches, and does nothing else.
@@ -6,20 +6,18 @@ one another, and factors, are looked at in each. A bound call has its tensors: i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from threading import Lock
-from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn
 
 from torch import Tensor, dtype, empty_strided
 
-from weft.base.arrays import as_results, as_tensor, increment_version, is_transforming
-from weft.base.dispatch import is_traced
+from weft.base.arrays import as_results, as_tensor, increment_version
 from weft.base.memory import workspace_error
+from weft.engine.ways import is_hidden
 from weft.errors import UnsupportedError, is_out_of_memory
-from weft.planner.request import Results
-from weft.planner.schedule import Make, NewTensor, Scalar
+from weft.planner.schedule import Make, NewTensor
 from weft.plans.checks import fits, reject_gradient
 from weft.plans.promoting import PromotingLaunch
 
@@ -41,23 +39,6 @@ def said_operands(operands: Any) -> tuple[tuple[Any, ...] | None, tuple[Any, ...
         said += ((name, modes),)
         tensors += (value,)
     return said, tensors
-
-
-def each_of(out: Any) -> tuple[Any, ...]:
-    """The results of a call as a tuple."""
-    return tuple(out) if isinstance(out, (tuple, list)) else (out,)
-
-
-class Arguments(NamedTuple):
-    """The tensors and factors of a plan's call, operands of functions by name. A permutation has no B."""
-
-    a: Tensor
-    b: Any = None
-    c: Tensor | None = None
-    out: Results | None = None
-    alpha: Scalar = 1.0
-    beta: Scalar = 1.0
-    operands: Mapping[str, Tensor] = MappingProxyType({})
 
 
 class KnownCall(NamedTuple):
@@ -221,7 +202,7 @@ def held(name: str, array: Any, *, conjugate: bool = False) -> Tensor:
     Raises `UnsupportedError` where nothing could be bound.
     """
     tensor = as_tensor(name, array)
-    if is_transforming() or is_traced((tensor,)):
+    if is_hidden((tensor,)):
         raise UnsupportedError(f"{name} is seen by a transform or a tracer of torch, and has no address to bind")
     if tensor.is_neg() or (tensor.is_conj() and not conjugate):
         raise UnsupportedError(f"{name} is a negative or conjugate view, of which calls read a copy: bind a copy of it")

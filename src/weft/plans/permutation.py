@@ -13,17 +13,17 @@ import torch
 
 from weft.base.arguments import addition, describe_call
 from weft.base.arrays import Array, as_result, as_tensor, like
-from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced, outside_graphs
+from weft.base.dispatch import as_operation, is_dynamo_compiling, outside_graphs
 from weft.base.memory import new_tensor
+from weft.engine.ways import Arguments, aside
 from weft.errors import DTypeError, UnsupportedError, call_context
 from weft.oracle.reference import permute_launcher
 from weft.planner.request import Request
 from weft.planner.schedule import NewTensor, Scalar
 from weft.plans.base import PlanBase, Variant
 from weft.plans.checks import aligned_as, check_addend, check_operand, check_out, checked_factors
-from weft.plans.derivatives import any_tensor, asked, differentiable
 from weft.plans.keywords import FactorKeywords, refuse_unknown
-from weft.plans.known_call import Arguments, BoundCall, KnownCall, held
+from weft.plans.known_call import BoundCall, KnownCall, held
 from weft.spec import Layout
 from weft.spec.dtypes import dtype_name
 from weft.spec.memory import reach, same_memory
@@ -80,14 +80,8 @@ class PermutePlan(PlanBase):
                 refuse_unknown("a permutation plan's call", unknown)
             target, promote = as_result(out) if out is not None else None, self._request.promote
             addend = None if c is None else target if c is out else as_tensor("c", c, promote)
-            source = as_tensor("x", x, promote)
-            factors = any_tensor(alpha, beta)
-            if is_traced((source, addend, target)) and not factors:
-                return as_operation("traced permutation plan")(self, source, addend, alpha, beta, target)
-            if asked(source, addend) or factors:
-                result = differentiable("permute_plan_call")(self, source, addend, alpha, beta, target)
-                return out if out is not None else like(x, result)
-            result, found = self.run_known(Arguments(source.resolve_neg(), None, addend, target, alpha, beta))
+            call = Arguments(as_tensor("x", x, promote).resolve_neg(), None, addend, target, alpha, beta)
+            result, found = aside("permute_plan_call", self, call) or self.run_known(call)
         self._calls.keep(place, tensors, found)
         return out if out is not None else like(x, result)
 

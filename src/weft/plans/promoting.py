@@ -139,11 +139,13 @@ class PromotingLaunch:
 
     def _at(self, call: int, arguments: tuple[Any, ...]) -> None:
         """A call at which something is due."""
-        captured = self._asked.target.kind in ("cuda", "hip") and torch.cuda.is_current_stream_capturing()
-        if not captured and call >= self._due:
+        if self._asked.target.kind in ("cuda", "hip") and torch.cuda.is_current_stream_capturing():
+            self._launch(*arguments)  # nothing is exchanged or timed
+            return
+        if call >= self._due:
             self._turn(call)
         watching = self._guard
-        if captured or watching is None or call < self._sample or not _is_current(self._asked):
+        if watching is None or call < self._sample or not _is_current(self._asked):
             self._launch(*arguments)
         elif watching.is_done:
             self._launch(*arguments)
@@ -153,9 +155,7 @@ class PromotingLaunch:
             self._arm(sample=call + guard.EVERY)
 
     def _turn(self, call: int, waits: bool = True) -> None:
-        """Whatever change is due at a call; `waits`: for a kernel, too, whose preparation has just begun."""
-        if self._asked.target.kind in ("cuda", "hip") and torch.cuda.is_current_stream_capturing():
-            return
+        """Whatever change is due at a call that no graph captures; `waits`: for a kernel, too, that was just begun."""
         with self._lock:
             while call >= self._due:
                 tier = self._serving.tier

@@ -12,8 +12,6 @@ import os
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
-import torch
-
 from weft.base.log import log
 from weft.errors import WeftError
 from weft.gpu.blas.model import NAME as BLAS
@@ -21,7 +19,7 @@ from weft.machine.store import Store
 from weft.planner.keys import of_backend
 from weft.planner.planner import Choice
 from weft.planner.schedule import Description, Ranked, Target, is_invariant
-from weft.planner.validity import environment, here
+from weft.planner.validity import can_build, environment
 from weft.plans.select import ServiceRequest, select
 from weft.plans.tiers import library, library_first, twice_as_fast
 
@@ -36,7 +34,7 @@ def compile_side_by_side(name: str, target: Target, wanted: Callable[[], Iterabl
     the capture of a CUDA graph, nor elsewhere than on an NVIDIA GPU. A kernel that fails is met again where its plan is
     built.
     """
-    if target.kind != "cuda" or not here(target) or torch.cuda.is_current_stream_capturing():
+    if target.kind != "cuda" or not can_build(target):
         return 0
     place = _place(name, target)
     if Store(ROOM).load(place) is not None:

@@ -14,10 +14,9 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
-import torch
-
 from weft.base.figures import counted, duration, table
-from weft.errors import ArgumentError, UnsupportedError, WeftError
+from weft.base.kept import refuse_capture
+from weft.errors import ArgumentError, WeftError
 from weft.oracle.problem import is_empty
 from weft.planner import tuned as tuned_schedules
 from weft.planner.planner import Choice, choose
@@ -157,8 +156,8 @@ def tune_many(tasks: Sequence[TuningTask], report: TuningReport, workers: int | 
 
     What was found when Ctrl-C comes is noted. Raises `UnsupportedError` while a CUDA graph is being captured.
     """
-    if any(task.target.kind == "cuda" for task in tasks) and torch.cuda.is_current_stream_capturing():
-        raise UnsupportedError("candidates cannot be measured while a CUDA graph is being captured")
+    for task in tasks:
+        refuse_capture(task.target.device, "candidates cannot be measured")
     run = _TuningRun(tasks, report, workers)
     try:
         run.go()

@@ -21,6 +21,7 @@ import torch
 
 from weft.base.figures import duration
 from weft.base.forks import free_in_child
+from weft.base.kept import refuse_capture
 from weft.base.log import log
 from weft.errors import UnsupportedError, WeftError, WorkspaceError
 from weft.machine import timing
@@ -85,8 +86,7 @@ def tune(
     """
     effort = effort or Effort()
     device = choice.target.device
-    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-        raise UnsupportedError("candidates cannot be measured while a CUDA graph is being captured")
+    refuse_capture(device, "candidates cannot be measured")
     if is_empty(choice.description):
         raise UnsupportedError("a mode is empty: there is nothing to measure")
     began = time.perf_counter()

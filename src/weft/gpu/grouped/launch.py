@@ -18,7 +18,7 @@ import torch
 
 from weft.base.caches import BoundedCache
 from weft.base.figures import counted
-from weft.base.kept import is_capturing, keep_for_graphs
+from weft.base.kept import keep_if_captured
 from weft.fn import Pointwise
 from weft.gpu.common.constants import DeviceFunction
 from weft.gpu.common.constraints import REGISTERS, SHARED_MEMORY, VECTOR, WARPS, sm_count
@@ -291,9 +291,7 @@ class GroupLaunch:
 
     def __call__(self, a: torch.Tensor, b: torch.Tensor, d: torch.Tensor) -> None:
         if self.count:
-            if is_capturing(self._device):
-                keep_for_graphs(self._words, self._tiles)
-                self._in_a_graph = True
+            self._in_a_graph |= keep_if_captured(self._device, self._words, self._tiles)
             if self._in_parts:
                 a, b, d = (torch.view_as_real(x) if x.is_complex() else x for x in (a, b, d))
             self._kernel_for(a, b, d)((a, b, d, self._rows, self._outputs, self._tiles), 1.0, 1.0)

@@ -32,7 +32,7 @@ from weft.gpu.pointwise import nvrtc
 from weft.gpu.pointwise.source import NAME, THREADS, Body, KernelText, Passage, kernel_text
 from weft.planner.registry import first_line
 from weft.planner.schedule import Scalar, Target
-from weft.planner.validity import here
+from weft.planner.validity import can_build
 
 LEAST = 1.0  # seconds that a call waits for a compilation, from its beginning on,
 _EXPECTED = 0.1  # and half of those for it and each that is under way before
@@ -76,7 +76,7 @@ def kernel_of(text: KernelText, target: Target) -> PassKernel | str:
     """The kernel of a text on a device, one for all passes; or, in a sentence, why there can be none."""
     if target.kind != "cuda" or not target.capability:
         return "it is made for NVIDIA GPUs alone"
-    if not here(target) or torch.cuda.is_current_stream_capturing():
+    if not can_build(target):
         return "nothing is compiled or loaded without a GPU, or while a CUDA graph is captured"
     compiler = nvrtc.identity()
     if compiler is None:

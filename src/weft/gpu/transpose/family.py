@@ -185,9 +185,8 @@ def move_slots_(matrix: torch.Tensor, slots: Slots, order: tuple[int, int, int],
     words = words.view(WORDS[words.itemsize])
     group, width = model.move_group(slots.side, words.itemsize)
     saving, moving = tables = _tables(*order, group, matrix.device)
-    keep_if_captured(matrix.device, *tables)
-    if matrix.is_cuda and not is_capturing(matrix.device):  # they may be dropped before what is launched here has run
-        for table in tables:
+    if not keep_if_captured(matrix.device, *tables) and matrix.is_cuda:
+        for table in tables:  # they may be dropped before what is launched here has run
             table.record_stream(torch.cuda.current_stream(matrix.device))
     count = len(saving)
     room = max(workspace // max(count * words.itemsize, 1), 1)

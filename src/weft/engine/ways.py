@@ -1,6 +1,6 @@
-"""The seam where a call that is to be differentiated leaves the plain way, for the room above that knows derivatives.
+"""Which way a call goes that is not known: by its plan, by rules of derivatives, or as an operation that torch sees.
 
-Only calls that are not known look here: a known plain call has no operand of which a derivative is requested.
+A known call asks none of this: no derivative with respect to its operands is requested, and torch sees no part of it.
 """
 
 from __future__ import annotations
@@ -9,16 +9,61 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from itertools import repeat
 from operator import attrgetter
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import torch
 from torch.autograd import forward_ad
 
 from weft.base.arrays import is_transformed, is_transforming
+from weft.base.dispatch import as_operation, is_traced
 from weft.errors import UnsupportedError
+from weft.planner.request import Results
 
 _REQUIRES = attrgetter("requires_grad")
 _ROOM = "weft.autograd.calls"  # by name: it is a room above
+
+
+def each_of(out: Any) -> tuple[Any, ...]:
+    """The results of a call as a tuple."""
+    return tuple(out) if isinstance(out, (tuple, list)) else (out,)
+
+
+class Arguments(NamedTuple):
+    """The tensors and factors of a plan's call, operands of functions by name. A permutation has no B."""
+
+    a: torch.Tensor
+    b: Any = None
+    c: torch.Tensor | None = None
+    out: Results | None = None
+    alpha: Any = 1.0  # a number; before the call's way is known also a tensor of no dimensions
+    beta: Any = 1.0
+    operands: Mapping[str, torch.Tensor] = MappingProxyType({})
+
+
+def aside(name: str, subject: Any, call: Arguments, *others: Any) -> tuple[Any, Any] | None:
+    """The result of a call that is not made by its plan alone, and what makes it in later calls; None for a plain call.
+
+    Where a derivative is requested the function of that name in the room of derivatives makes it, where torch traces
+    the operation of that name. `subject`: the equation or the plan that is called; `others`: what a call says else.
+    """
+    tensors = (call.a, call.b, call.c, *call.operands.values())
+    if asked(*tensors) or any_tensor(call.alpha, call.beta):
+        found: tuple[Any, Any] = differentiable(name)(subject, call, *others)
+        return found
+    if is_traced((*tensors, *each_of(call.out))):
+        return as_operation(name)(subject, call, *others), None
+    return None
+
+
+def is_seen(tensors: Sequence[Any]) -> bool:
+    """Whether torch is to see what is made of these tensors: a derivative is requested, or torch traces."""
+    return asked(*tensors) or is_traced(tensors)
+
+
+def is_hidden(tensors: Sequence[Any]) -> bool:
+    """Whether tensors show neither values nor addresses: others stand for them in a transform, or torch traces."""
+    return is_transforming() or is_traced(tensors)
 
 
 def asked(*values: Any) -> bool:
