@@ -25,16 +25,16 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
-PACKAGE = "src/weft"
 BENCH = "packages/weft-bench/src/weft_bench"
+SOURCES = ("src", "packages/weft-bench/src", "packages/weft-kernels/src", "tests")
 # Tests of a room beside those in the folder of its name, quick ones first.
 TESTS = {
-    "spec": ("tests/test_errors.py", "tests/api", "tests/test_operands.py"),
+    "spec": ("tests/test_errors.py", "tests/test_operands.py", "tests/api"),
     "blocks": ("tests/groups/test_blocks.py", "tests/groups/test_charged.py"),
     "fn": ("tests/test_functions.py", "tests/test_functions_change.py"),
     "cpu": ("tests/test_integers.py",),
@@ -44,13 +44,12 @@ TESTS = {
     "api": ("tests/test_contract.py", "tests/test_operands.py"),
     "library": ("tests/test_torch_tensors.py",),
     "oracle": ("tests/test_testing.py", "tests/test_algebra.py"),
-    "bench/runner.py": ("packages/weft-bench/tests/bench",),
 }
 PATIENCE = 8.0  # times as many seconds pass as a processor that others use too is had for
 # Predicted times are right within a factor, and no test holds each of their constants.
 LEFT_OUT = ("*model.py", "*cost.py", "*prediction.py", "*roofline.py", "*coefficients.py", "*version.py")
-MESSAGES = {"warn", "debug", "info", "warning", "TypeVar", "Literal"}
-BOUNDS = {"Memo", "BoundedCache", "CallCache", "lru_cache"}
+# Messages, types, and how much is kept.
+NOT_LOOKED_AT = {"warn", "debug", "info", "warning", "TypeVar", "Literal", "Memo", "BoundedCache", "CallCache"}
 IMPORTED = ("torch", "numba", "triton.language", "hypothesis.stateful", "opt_einsum", "xdist")
 SWAPPED = {
     ast.Lt: ("<", "<="), ast.LtE: ("<=", "<"), ast.Gt: (">", ">="), ast.GtE: (">=", ">"), ast.Eq: ("==", "!="),
@@ -72,10 +71,8 @@ class Fault(NamedTuple):
 
 def faults_of(text: str, file: str = "") -> list[Fault]:
     """All faults that a file can have, in the order of its lines."""
-    beginnings = [0]
-    for line in text.splitlines(keepends=True):
-        beginnings.append(beginnings[-1] + len(line))
-    lines = text.splitlines()
+    lines = text.splitlines(keepends=True)
+    beginnings = [0, *accumulate(map(len, lines))]
 
     def offset(line: int, column: int) -> int:
         return beginnings[line - 1] + len(lines[line - 1].encode()[:column].decode())
@@ -95,7 +92,7 @@ def _looked_at(node: ast.AST) -> Iterator[ast.AST]:
     """A node and what it holds, but for annotations, decorators, messages and constants in upper case."""
     yield node
     left_out = {"annotation", "returns", "decorator_list", "bases"}
-    if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id.lstrip("_").isupper():
+    if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "").isupper():
         left_out.add("value")
     if isinstance(node, ast.Assert):
         left_out.add("msg")
@@ -105,8 +102,8 @@ def _looked_at(node: ast.AST) -> Iterator[ast.AST]:
         for part in value if isinstance(value, list) else [value]:
             if name in left_out or not isinstance(part, ast.AST) or isinstance(part, (ast.JoinedStr, ast.Raise)):
                 continue
-            called = part.func if isinstance(part, ast.Call) else part.value if isinstance(part, ast.Subscript) else None
-            if getattr(called, "attr", getattr(called, "id", None)) not in MESSAGES | BOUNDS:
+            called = getattr(part, "func", getattr(part, "value", None))
+            if getattr(called, "attr", getattr(called, "id", None)) not in NOT_LOOKED_AT:
                 yield from _looked_at(part)
 
 
@@ -151,7 +148,7 @@ def _whole_number(node: ast.AST) -> int | None:
 
 def chosen(room: str, count: int, seed: int) -> list[Fault]:
     """As many of a room's faults, no line twice."""
-    place = ROOT / (f"{BENCH}/{room.removeprefix('bench/')}" if room.startswith("bench/") else f"{PACKAGE}/{room}")
+    place = ROOT / (f"{BENCH}/{room[6:]}" if room.startswith("bench/") else f"src/weft/{room}")
     files = sorted(place.rglob("*.py")) if place.is_dir() else [place]
     kept = [file for file in files if not any(file.match(pattern) for pattern in LEFT_OUT)]
     found = [fault for file in kept for fault in faults_of(file.read_text(), str(file.relative_to(ROOT)))]
@@ -163,7 +160,7 @@ def chosen(room: str, count: int, seed: int) -> list[Fault]:
 
 
 def tests_of(room: str) -> list[str]:
-    own = f"tests/{room}" if not room.startswith("bench/") else f"packages/weft-bench/tests/{room.removeprefix('bench/')}"
+    own = f"packages/weft-bench/tests/{room[6:]}" if room.startswith("bench/") else f"tests/{room}"
     return [name for name in (own, *TESTS.get(room, ())) if (ROOT / name).exists()]
 
 
@@ -176,7 +173,7 @@ def _run(copy: Path, tests: list[str], output: Path, limit: float) -> None:
     os.dup2(handle, 2)
     sys.stdout = sys.stderr = os.fdopen(handle, "w")
     os.chdir(copy)
-    sources = [str(copy / folder) for folder in ("src", "packages/weft-bench/src", "packages/weft-kernels/src", "tests")]
+    sources = [str(copy / folder) for folder in SOURCES]
     sys.path[:0] = sources
     os.environ["PYTHONPATH"] = os.pathsep.join(sources)
     code = importlib.import_module("pytest").main(["-q", "-x", "-p", "no:cacheprovider", "--tb=line", *tests])
@@ -202,17 +199,11 @@ def tried(copy: Path, tests: list[str], limit: float) -> str:
     return "time" if waits or process.exitcode == -signal.SIGKILL else "the process"
 
 
-def seconds_of_processes() -> float:
-    """Seconds of a processor that those which have ended took."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
-
-
 def copied(folder: Path) -> Path:
     """The repository in a folder: sources to be changed, links to all else."""
     copy = folder / "copy"
-    shutil.copytree(ROOT / "src", copy / "src", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copytree(ROOT / "packages", copy / "packages", ignore=shutil.ignore_patterns("__pycache__", "out"))
+    for name in ("src", "packages"):
+        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
     for entry in ROOT.iterdir():
         if entry.name not in ("src", "packages", ".git", ".venv", ".pytest_cache"):
             (copy / entry.name).symlink_to(entry)
@@ -240,15 +231,16 @@ def main(given: list[str] | None = None) -> int:
         for room in options.rooms:
             tests = options.tests or tests_of(room)
             for fault in chosen(room, max(1, options.count // len(options.rooms)), options.seed):
-                file, begun = copy / fault.file, seconds_of_processes()
+                file, begun = copy / fault.file, os.times()
                 text = file.read_text()
                 file.write_text(text[: fault.start] + fault.after + text[fault.start + len(fault.before) :])
                 answer = tried(copy, tests, options.limit)
                 file.write_text(text)
                 missed += answer == "not found"
                 change = f"{' '.join(fault.before.split())} -> {fault.after or 'nothing'}"
-                print(f"{fault.file}:{fault.line} | {change} | {answer} | {seconds_of_processes() - begun:.0f} s", flush=True)
-    print(f"{missed} of {options.count} not found")
+                seconds = sum(os.times()[2:4]) - sum(begun[2:4])  # of processes that have ended
+                print(f"{fault.file}:{fault.line} | {change} | {answer} | {seconds:.0f} s", flush=True)
+    print(f"{missed} not found")
     return missed
 
 
