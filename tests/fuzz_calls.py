@@ -1,7 +1,8 @@
 """Random programs: each call of a problem comes many times while what users change changes, against float64.
 
-Layouts, closures, factors, outputs, gradients and threads change between calls; values are new in each. The problems
-are in `fuzz_kinds`. A fault is told by the seed of its problem, which draws the same again:
+Layouts, closures, factors, outputs, gradients, threads and modes change between calls; values are new in each, or the
+same tensors come again, written meanwhile. The problems are in `fuzz_kinds`. A fault is told by the seed of its
+problem, which draws the same again:
 
     python tests/fuzz_calls.py SECONDS PROCESSES SEED [cpu]
 """
@@ -54,11 +55,11 @@ class Found:
 
 
 class Layouts:
-    """How tensors are placed: by turns in another order, with gaps, and past the begin of their memory."""
+    """How tensors are placed: by turns in another order, with gaps, past the begin of their memory, or as a view."""
 
     def __init__(self, rng: random.Random, device: str) -> None:
         self._rng, self._device = rng, device
-        self._known: dict[Any, tuple[list[int], list[int], int]] = {}
+        self._known: dict[Any, tuple[list[int], list[int], int, str]] = {}
 
     def forget(self) -> None:
         self._known.clear()
@@ -70,13 +71,17 @@ class Layouts:
             if rng.random() < 0.3:
                 rng.shuffle(order)
             gaps = [rng.choice((1, 3, 8)) if rng.random() < 0.07 else 0 for _ in range(rank)]
-            self._known[key] = order, gaps, rng.choice((0, 0, 1, 5))
-        order, gaps, off = self._known[key]
+            view = "" if isinstance(key, str) else rng.choice((*("",) * 8, "negated", "repeated"))  # of operands alone
+            self._known[key] = order, gaps, rng.choice((0, 0, 1, 5)), view
+        order, gaps, off, view = self._known[key]
         extents = [shape[at] for at in order]
         held = [extent + gap for extent, gap in zip(extents, gaps, strict=True)]
         flat = torch.randn(torch.Size(held).numel() + off, device=self._device, dtype=wide(dtype)).to(dtype)[off:]
         inner = flat.view(held)[tuple(slice(extent) for extent in extents)]
-        return inner.permute([order.index(at) for at in range(rank)])
+        found = inner.permute([order.index(at) for at in range(rank)])
+        if view == "negated":
+            return found.conj() if dtype.is_complex else torch._neg_view(found)
+        return found[:1].expand(found.shape) if view == "repeated" and rank > 1 and shape[0] else found
 
 
 def play(seed: int, device: str, until: float, found: Found) -> None:
@@ -87,6 +92,7 @@ def play(seed: int, device: str, until: float, found: Found) -> None:
     found.problems += 1
     found.kinds[problem.name] += 1
     history: list[str] = []
+    operands: list[Tensor] = []
     for number in range(rng.choice(CALLS)):
         if time.monotonic() > until:
             return
@@ -95,13 +101,18 @@ def play(seed: int, device: str, until: float, found: Found) -> None:
         if rng.random() < 0.04:
             layouts.forget()
             problem.renew()
-        operands = [layouts.tensor(at, shape, problem.dtype) for at, shape in enumerate(problem.shapes)]
+            operands = []
+        if operands and rng.random() < 0.2:
+            written(operands)
+        else:
+            operands = [layouts.tensor(at, shape, problem.dtype) for at, shape in enumerate(problem.shapes)]
         words = drawn_words(rng, problem, layouts)
         grads = problem.has_gradients and words.out is None and rng.random() < 0.3
         operands = [each.requires_grad_(grads) for each in operands]
         history.append(f"{words}{' grads' if grads else ''}")
         try:
-            fault = checked(problem, operands, words, grads, threaded=rng.random() < 0.15)
+            with torch.inference_mode(not grads and rng.random() < 0.1):
+                fault = checked(problem, operands, words, grads, threaded=rng.random() < 0.15)
         except weft.WeftError as error:
             found.refused[f"{problem.name}: {type(error).__name__}: {str(error)[:70]}"] += 1
             return
@@ -112,6 +123,14 @@ def play(seed: int, device: str, until: float, found: Found) -> None:
             shapes = [(tuple(each.shape), each.stride()) for each in operands]
             found.faults.append(f"seed {seed}, call {number}: {fault}; {problem.text}; {shapes}; {history[-3:]}")
             return
+
+
+def written(operands: list[Tensor]) -> None:
+    """Other values in the same tensors."""
+    with torch.no_grad():
+        for each in operands:
+            if 0 not in each.stride():
+                each.neg_()
 
 
 def drawn_words(rng: random.Random, problem: Problem, layouts: Layouts) -> Words:

@@ -189,7 +189,7 @@ def in_jax(rng: random.Random, device: str) -> Problem:
         compiled = jax.jit(lambda *x: getattr(weft.jax, way)(equation, *x))
 
     def run(x: list[Tensor], words: Words) -> list[Tensor]:
-        found = compiled(*[jax.numpy.asarray(each.contiguous().numpy()) for each in x])
+        found = compiled(*[jax.numpy.asarray(each.resolve_neg().contiguous().numpy()) for each in x])
         return [torch.from_numpy(jax.numpy.array(found).__array__().copy())]
 
     def truth(x: list[Tensor], words: Words) -> tuple[list[Tensor], list[Any]]:

@@ -143,6 +143,7 @@ def test_beta_without_c_elsewhere() -> None:
     assert torch.equal(weft.plan_permute(a, "ij->ji")(a, out=out), a.T)
     out = torch.full_like(product, 10.0)
     assert torch.equal(weft.inner(a, a, beta=1.0, out=out), product + 10)
+    assert torch.equal(weft.einsum("ij->i", a, c=torch.ones(3, dtype=torch.float64), beta=3.0), a.sum(1) + 3)
     total = torch.tensor(10.0, dtype=torch.float64)
     assert weft.trace(product, beta=1.0, out=total) == product.trace() + 10
     largest = torch.full_like(product, 9.0)
@@ -153,9 +154,10 @@ def test_beta_without_c_elsewhere() -> None:
 @pytest.mark.parametrize("call", [name for name in CALLS if name != "reference"])
 def test_beta_with_nothing_to_multiply(call: str) -> None:
     a, b, product = pair(Backend("cpu", "cpu"))
-    with pytest.raises(weft.ShapeError, match="no c to multiply"):
-        CALLS[call](a, b, "cpu", beta=0.5)
-    assert torch.equal(CALLS[call](a, b, "cpu", beta=1.0), product)
+    for beta in (1.0, 0.0):  # the error is that of a known call
+        assert torch.equal(CALLS[call](a, b, "cpu", beta=beta), product)
+        with pytest.raises(weft.ShapeError, match=r"beta=0.5 has no c to multiply: pass c, or c=out"):
+            CALLS[call](a, b, "cpu", beta=0.5)
 
 
 def test_beta_of_several_results() -> None:

@@ -230,6 +230,7 @@ def test_agrees_with_loops(case: Case) -> None:
     np.testing.assert_array_equal(result.numpy(), by_loops(case, plain(given.a), plain(given.b)))
 
 
+@pytest.mark.one_of(5)
 @pytest.mark.parametrize(
     ("products", "elements", "matrices"),
     [(1, 1 << 28, 1 << 28), (16, 0, 0), (1, 64, 3)],

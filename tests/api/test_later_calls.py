@@ -145,25 +145,6 @@ def test_networks_that_reuse_see_what_weft_wrote(specialize: str) -> None:
             first.mul_(2)
 
 
-FACTORS = [1.0]
-
-
-def scaled_product(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    return x * y * FACTORS[0]
-
-
-def test_gradients_of_an_algebra_follow_its_functions() -> None:
-    algebra = weft.Algebra(scaled_product, torch.add, 0.0)
-    for factor in (1.0, 3.0, 3.0, -2.0, 1.0):
-        FACTORS[0] = factor
-        a, b = torch.randn(6, 5).requires_grad_(), torch.randn(5, 7).requires_grad_()
-        found, expected = weft.contract("mk,kn->mn", a, b, algebra=algebra), factor * (a @ b)
-        torch.testing.assert_close(found, expected)
-        grad = torch.randn(6, 7)
-        of_found, of_expected = (torch.autograd.grad(each, (a, b), grad) for each in (found, expected))
-        torch.testing.assert_close(of_found, of_expected)
-
-
 def test_second_derivatives_of_logarithms_come_again() -> None:
     for _ in range(CALLS):
         a, b = (torch.randn(60, 60, dtype=torch.float64, requires_grad=True) for _ in range(2))
@@ -244,38 +225,3 @@ def test_results_made_without_gradients_are_written_to(name: str) -> None:
             before = each.clone()
             each.mul_(gain)
             assert torch.equal(each, before * 2), call
-
-
-SIGNED: dict[str, tuple[Callable[[torch.Tensor], Any], Callable[[torch.Tensor], torch.Tensor]]] = {
-    "contract": (lambda x: weft.contract("ij,jk->ik", x, OTHER), lambda x: x @ OTHER),
-    "plan": (lambda x: _planned_for()(x, OTHER), lambda x: x @ OTHER),
-    "operand": (
-        lambda x: weft.contract("ij,jk->ik", OTHER, OTHER, epilogue=lambda v, z: v + z, operands={"z": ("ik", x)}),
-        lambda x: OTHER @ OTHER + x,
-    ),
-    "einsum": (lambda x: weft.einsum("ij,jk,kl->il", x, OTHER, x), lambda x: x @ OTHER @ x),
-    "permute": (lambda x: weft.permute(x, "ij->ji"), lambda x: x.mT),
-    "plan_permute": (lambda x: _moved_for()(x), lambda x: x.mT),
-    "grouped": (lambda x: torch.stack(weft.grouped("ij,jk->ik", [(x, x)] * 2)), lambda x: torch.stack([x @ x] * 2)),
-    "cascade": (
-        lambda x: weft.cascade("id,jd->ij, ij,je->ie", x, x, x, between=lambda s: weft.softmax(s, "j")),
-        lambda x: torch.softmax(x @ x.mT, -1) @ x,
-    ),
-}
-OTHER = torch.randn(6, 6)
-_planned_for = cache(lambda: weft.plan("ij,jk->ik", _signed(), OTHER))
-_moved_for = cache(lambda: weft.plan_permute(_signed(), "ij->ji"))
-
-
-def _signed() -> torch.Tensor:
-    found = torch.randn(6, 6, dtype=torch.complex64).conj().imag
-    assert found.is_neg()
-    return found
-
-
-@pytest.mark.parametrize("name", SIGNED)
-def test_signs_of_negative_views_are_seen_in_every_call(name: str) -> None:
-    call, plainly = SIGNED[name]
-    for at in range(CALLS):
-        x = _signed()
-        torch.testing.assert_close(call(x), plainly(x), msg=f"call {at}")

@@ -204,12 +204,8 @@ def test_a_function_that_dynamo_cannot_read_runs_outside_of_the_graph() -> None:
             torch.compile(lambda x, f=function: weft.contract(E, x, B, epilogue=f), backend="eager", fullgraph=True)(A)
 
 
-@torch.compiler.disable
-def unread(value: torch.Tensor) -> torch.Tensor:
-    return value * 2
-
-
 def test_what_runs_outside_of_the_graph_writes_to_out() -> None:
+    unread = torch.compiler.disable(lambda value: value * 2)
     plan, moving = weft.plan(E, A, B, epilogue=unread), weft.plan_permute(A, "ij->ji", fn=unread)
     for call, expected in (
         (lambda out: weft.contract(E, A, B, epilogue=unread, out=out), A @ B * 2),

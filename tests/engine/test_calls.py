@@ -31,13 +31,6 @@ def known() -> tuple[torch.Tensor, torch.Tensor]:
     return a, b
 
 
-@pytest.mark.keeps
-def test_it_computes_on_the_tensors_of_the_call(known: tuple[torch.Tensor, torch.Tensor]) -> None:
-    a, b = torch.rand(4, 5), torch.rand(5, 6)
-    assert CALLS.find(WORDS, (a, b))[0] is not None
-    torch.testing.assert_close(product(a, b), a @ b)
-
-
 OTHERS: dict[str, Callable[[torch.Tensor], Any]] = {
     "strides": lambda a: a.T.contiguous().T,
     "an alignment": lambda a: torch.cat((a.new_zeros(1), a.flatten()))[1:].view(4, 5),
@@ -90,25 +83,6 @@ def test_modes_and_transforms_see_the_call(known: tuple[torch.Tensor, torch.Tens
     torch.testing.assert_close(tangent, torch.ones(4, 5) @ b)
     with torch.autocast("cpu"):
         assert product(a, b).dtype == torch.bfloat16
-
-
-def test_gradients_are_recorded_where_they_are_requested() -> None:
-    a, b = torch.rand(4, 5, requires_grad=True), torch.rand(5, 6)
-    for _ in range(4):
-        assert product(a, b).requires_grad
-        with torch.no_grad():
-            assert not product(a, b).requires_grad
-    torch.testing.assert_close(torch.autograd.grad(product(a, b).sum(), a)[0], b.sum(1).expand(4, 5))
-
-
-@pytest.mark.keeps
-def test_conjugate_views_are_known() -> None:
-    a, b = (torch.rand(4, 4, dtype=torch.complex128) for _ in range(2))
-    for _ in range(4):
-        a, b = b, a + 1
-        for x, y in ((a.conj(), b), (a, b.conj()), (a, b)):
-            torch.testing.assert_close(weft.contract("ck,kd->cd", x, y), x @ y)
-    assert CALLS.find(("ck,kd->cd", (), ()), (a.conj(), b))[0].launch is not None
 
 
 @pytest.mark.keeps

@@ -97,7 +97,7 @@ class TorchAttention:
         self._program = _AttentionWriter(plan, plan.types.accumulate).attention(found.row, self)
 
     def serves(self, grads: bool) -> bool:
-        """Whether torch rounds no factors on the CPU; on a GPU its kernel is on, and no gradient must have fixed bits."""
+        """Whether torch rounds no factors on the CPU; on a GPU: its kernel is on, and gradients need no fixed bits."""
         if self.plan.said.device.type == "cpu":
             return not shortened()
         fixed = grads and torch.are_deterministic_algorithms_enabled()
