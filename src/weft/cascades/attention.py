@@ -130,7 +130,8 @@ class _AttentionWriter(WholeWriter):
         laid = zip(self.plan.notation.terms, said.shapes, strict=True)
         read = [self._own(self.graph.placeholder(f"tensor_{at}"), *each) for at, each in enumerate(laid)]
         groups = ((heads + members, last, summed), (heads, columns, summed), (heads, columns, own))
-        views = [self._matrix(*read[at], [outer, *each]) for at, each in zip(frame.places, groups, strict=True)]
+        pairs = zip(frame.places, groups, strict=True)
+        views = [self._matrix(read[at][0], read[at][1], [outer, *each]) for at, each in pairs]
         found, term = self.call(by.attended, *views), outer + heads + members + last + own
         asked = self._term(self.plan.notation.d)
         found = self.permuted(self.method("reshape", found, self.shape(term)), term, asked)

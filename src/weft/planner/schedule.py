@@ -133,7 +133,7 @@ class Candidates:
 
     @classmethod
     def of(cls, proposals: Iterable[Schedule | str]) -> Candidates:
-        """Of schedules, and of sentences in the places of others."""
+        """Candidates of schedules, and of sentences in the places of others."""
         every = list(proposals)
         excluded = dict.fromkeys(each for each in every if isinstance(each, str))
         return cls(tuple(each for each in every if not isinstance(each, str)), tuple(excluded))

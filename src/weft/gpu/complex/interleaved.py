@@ -67,7 +67,7 @@ class Transfer(Permutation):
 
     @classmethod
     def of(cls, permutation: Permutation) -> Transfer:
-        """The same, as a transfer."""
+        """A permutation as a transfer."""
         if isinstance(permutation, Transfer):
             return permutation
         return cls(**{each.name: getattr(permutation, each.name) for each in fields(permutation)})
