@@ -26,6 +26,7 @@ from weft.spec import Label
 _ATEN = torch.ops.aten
 _TYPES = {"cpu": (torch.float32, torch.float64), "cuda": (torch.float16, torch.bfloat16)}
 _LONGEST, _MULTIPLE = 256, 8  # of a head, in torch's kernels on a GPU
+_MANY = 1 << 14  # columns of a triangle, of which weft's kernel on an H200 makes D in 0.72 of the time of torch's
 #: Comparisons of a column with its row that hold up to the row's own column, and those that hold beyond it.
 _UP_TO, _BEYOND = {_ATEN.le.Tensor: 1, _ATEN.ge.Tensor: -1}, {_ATEN.gt.Tensor: 1, _ATEN.lt.Tensor: -1}
 
@@ -94,14 +95,15 @@ class TorchAttention:
 
     def __init__(self, plan: Any, found: Softmax) -> None:
         self.plan, self._scale, self._causal = plan, plan.frame.alpha * found.scale, found.row is not None
+        self._columns = math.prod(plan.frame.extents[label] for label in plan.frame.first.n)
         self._program = _AttentionWriter(plan, plan.types.accumulate).attention(found.row, self)
 
     def serves(self, grads: bool) -> bool:
-        """Whether torch rounds no factors on the CPU; on a GPU: its kernel is on, and gradients need no fixed bits."""
+        """Whether torch runs a call: on a CPU it rounds no factors, on a GPU weft's kernel is not the better one."""
         if self.plan.said.device.type == "cpu":
             return not shortened()
-        fixed = grads and torch.are_deterministic_algorithms_enabled()
-        return torch.backends.cuda.flash_sdp_enabled() and not fixed
+        own = torch.are_deterministic_algorithms_enabled() if grads else self._causal and self._columns >= _MANY
+        return torch.backends.cuda.flash_sdp_enabled() and not own
 
     def __call__(self, given: Sequence[Tensor]) -> Tensor:
         """D of A, B and C."""

@@ -247,7 +247,8 @@ def explained(plan: Any) -> str:
         if left < elements:
             lines.append(f"masks       pass {at + 1} computes {share(left / elements)} of S")
     if plan.attention is not None:
-        lines.append("serves      torch's scaled_dot_product_attention")
+        alone = "" if plan.attention.serves(False) else ", for calls with gradients"
+        lines.append(f"serves      torch's scaled_dot_product_attention{alone}")
     elif plan.few is not None:
         lines.append("serves      torch's operations, on all of S at once: it has few elements")
     elif plan.said.device.type == "cpu":
