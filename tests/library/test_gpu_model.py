@@ -10,7 +10,7 @@ import torch
 
 import weft
 from weft.api.describe import find_target
-from weft.library import family, model, permutations
+from weft.library import family, model, permutations, scheme
 from weft.planner.planner import Choice
 from weft.planner.promotion import looks_at
 from weft.planner.schedule import Ranked
@@ -22,7 +22,7 @@ H100 = find_target("h100")
 
 @pytest.fixture(autouse=True)
 def passes_fuse(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model, "identity", lambda: "a compiler")
+    monkeypatch.setattr(scheme, "identity", lambda: "a compiler")
 
 
 def described(

@@ -19,7 +19,7 @@ from weft.gpu.pointwise import launch, nvrtc
 from weft.gpu.pointwise import launch as kernels
 from weft.gpu.pointwise.launch import PassKernel
 from weft.gpu.pointwise.source import NAME, THREADS, KernelText, PassTensor
-from weft.library import model, products
+from weft.library import products, scheme
 from weft.library.passes import moving_pass
 from weft.planner.schedule import Target
 from weft.testing import random_operand
@@ -68,7 +68,7 @@ def on_the_host(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     if request.node.get_closest_marker("gpu"):
         monkeypatch.setenv("WEFT_NVRTC", "1")
         return
-    monkeypatch.setattr(model, "identity", lambda: "a compiler")
+    monkeypatch.setattr(scheme, "identity", lambda: "a compiler")
     monkeypatch.setattr(products, "_HALVES", ())  # torch has products of them that widen on a GPU alone
     monkeypatch.setattr(launch, "kernel_text", partial(launch.kernel_text, prelude=HOST))
     monkeypatch.setattr(launch, "kernel_of", DRIVER.at_hand)

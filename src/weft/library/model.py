@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from weft.cpu.host import HUGE, costs, multiplies_bytes
-from weft.gpu.pointwise.nvrtc import identity
-from weft.library.scheme import LibraryScheme
+from weft.library.scheme import LibraryScheme, fuses
 from weft.machine.ceilings import rate_name
 from weft.machine.counts import distinct_elements
 from weft.machine.datasheets import datasheet
@@ -68,11 +67,6 @@ class _Passes(NamedTuple):
         return self._replace(
             kernels=self.kernels + kernels, moved=self.moved + moved, reductions=self.reductions + reduced
         )  # fmt: skip
-
-
-def fuses(target: Target) -> bool:
-    """Whether functions run as one pass each, and not as one of torch's operations after the other."""
-    return target.kind == "cuda" and identity() is not None
 
 
 def contraction_seconds(part: LibraryPart, parts: int, target: Target) -> Seconds:

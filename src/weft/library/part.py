@@ -19,9 +19,8 @@ from weft.fn.pointwise import RecordedFunction
 from weft.library.algebras import Counts, Exponentials, Tables, joining
 from weft.library.factors import OperandFactor
 from weft.library.functions import FunctionOperands, Written, live_bytes, writing
-from weft.library.model import fuses
 from weft.library.products import wrapped
-from weft.library.scheme import LibraryScheme
+from weft.library.scheme import LibraryScheme, fuses
 from weft.library.sums import Matrices, Nothing, Pairs, SplitMatrices
 from weft.library.views import FIRST, C, D, Frame, Group
 from weft.planner.schedule import AuxTensors, Make, NewTensor, Scalar, Target

@@ -20,7 +20,8 @@ from torch import Tensor
 from weft.fn.pointwise import RecordedFunction, TritonFunction
 from weft.library import model
 from weft.library.functions import live_bytes, value_of, writing
-from weft.library.model import fuses, moving
+from weft.library.model import moving
+from weft.library.scheme import fuses
 from weft.library.views import DIMS, LONGEST
 from weft.planner.planner import Choice
 from weft.planner.schedule import Candidates, PermutationLaunch, Ranked, Scalar, Target

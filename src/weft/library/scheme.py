@@ -22,10 +22,12 @@ import torch
 
 from weft.algebra import of_count
 from weft.cpu.host import multiplies_bytes
+from weft.gpu.pointwise.nvrtc import identity
 from weft.library.functions import FoldedEpilogue
 from weft.library.products import ProductTypes, factors_of, types_of, widens
 from weft.library.views import FIRST, A, B, D, Frame, Group, View
 from weft.planner.exponentials import exponent_of
+from weft.planner.schedule import Target
 from weft.planner.split_schemes import is_worth
 from weft.spec import Contraction, Role
 from weft.spec.dtypes import value_type
@@ -34,6 +36,11 @@ _NARROW = 16
 # Of sums of exponentials by a product: pairs that are worth a dozen operations, and least rows and columns of results.
 LEAST_PAIRS, LEAST_SIDE = 1 << 13, 4
 MOST_PAIRS = 1 << 24  # up to which float32 has every number
+
+def fuses(target: Target) -> bool:
+    """Whether functions run as one pass each, and not as one of torch's operations after the other."""
+    return target.kind == "cuda" and identity() is not None
+
 
 Form = Literal["product", "pairs", "algebra", "counts", "exponentials"]
 
