@@ -210,7 +210,7 @@ def test_both_operands_are_packed_by_one_launch(monkeypatch: pytest.MonkeyPatch)
     relu, doubled = (trace(fn, (torch.float16,)) for fn in (torch.relu, lambda x: x + x))
     contraction = replace(contraction, a_fn=relu, b_fn=doubled)
     schedules = ttgt.schedules(contraction, INTERPRETER).schedules
-    both = next(schedule for schedule in schedules if len(schedule.work) == 2)
+    both = next(schedule for schedule in schedules if len(schedule.intermediates) == 2)
     assert " in one launch; " in str(both)
     launch = ttgt.build(contraction, both, INTERPRETER)
     a, b = integers(contraction)
@@ -229,7 +229,7 @@ def test_both_operands_are_packed_by_one_launch(monkeypatch: pytest.MonkeyPatch)
 def test_what_one_launch_cannot_hold_takes_two(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ttgt, "LEAST_FLOPS", 1)
     contraction = fused(described("fdea,ecfb->dcba", SMALL), torch.relu)
-    both = next(s for s in ttgt.schedules(contraction, INTERPRETER).schedules if len(s.work) == 2)
+    both = next(s for s in ttgt.schedules(contraction, INTERPRETER).schedules if len(s.intermediates) == 2)
 
     def refused(*_: object) -> None:
         raise ResourceError("it needs more than there is")
@@ -270,7 +270,7 @@ def test_dear_functions_of_small_operands_are_applied_once() -> None:
     best = choose(fused(described("bged,cafg->fedcba", extents), F.elu), "triton", H200).best.schedule
     assert best.family == "ttgt"
     assert all(step.choice.description.fn is not None for step in best.steps if step.writes.kind is SlotKind.WORK)
-    assert len(best.work) == 2
+    assert len(best.intermediates) == 2
     assert best.product.description.a_fn is None
     assert best.product.description.b_fn is None
     assert best.product.description.epilogue is not None

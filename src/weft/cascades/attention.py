@@ -96,7 +96,8 @@ class TorchAttention:
     def __init__(self, plan: Any, found: Softmax) -> None:
         self.plan, self._scale, self._causal = plan, plan.frame.alpha * found.scale, found.row is not None
         self._columns = math.prod(plan.frame.extents[label] for label in plan.frame.first.n)
-        self._program = _AttentionWriter(plan, plan.types.accumulate).attention(found.row, self)
+        #: D alone, a tuple, of A, B and C.
+        self.program = _AttentionWriter(plan, plan.types.accumulate).attention(found.row, self)
 
     def serves(self, grads: bool) -> bool:
         """Whether torch runs a call: on a CPU it rounds no factors, on a GPU weft's kernel is not the better one."""
@@ -105,18 +106,12 @@ class TorchAttention:
         own = torch.are_deterministic_algorithms_enabled() if grads else self._causal and self._columns >= _MANY
         return torch.backends.cuda.flash_sdp_enabled() and not own
 
-    def __call__(self, given: Sequence[Tensor]) -> Tensor:
-        """D of A, B and C."""
-        found: Tensor = self._program(*given)[0]
-        return found
-
     def attended(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """The call of torch, of matrices of (batch, head)."""
-        q, k, v = (each if each.stride(-1) == 1 else each.contiguous() for each in (q, k, v))
+        if not q.stride(-1) == k.stride(-1) == v.stride(-1) == 1:  # which torch's kernels ask for
+            q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
         grouped = q.shape[1] != k.shape[1]
-        return scaled_dot_product_attention(
-            q, k, v, is_causal=self._causal, scale=self._scale, enable_gqa=grouped
-        )
+        return scaled_dot_product_attention(q, k, v, is_causal=self._causal, scale=self._scale, enable_gqa=grouped)
 
 
 class _AttentionWriter(WholeWriter):
@@ -148,10 +143,10 @@ class AttentionRun:
 
     def forward(self, given: Sequence[Tensor], needs: Sequence[bool]) -> tuple[list[Tensor], list[Tensor]]:
         if not any(needs):
-            return [self.plan.attention(given)], []
+            return [*self.plan.attention.program(*given)], []
         with grad_mode(True):
             self._leaves = [each.detach().requires_grad_(need) for each, need in zip(given, needs, strict=True)]
-            self._found = self.plan.attention(self._leaves)
+            (self._found,) = self.plan.attention.program(*self._leaves)
         return [self._found.detach()], []
 
     def backward(

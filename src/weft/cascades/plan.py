@@ -291,7 +291,8 @@ class CascadePlan:
         if grads or forward_ad._current_level >= 0:
             return self._packed(DifferentiatedCascade.apply(AttentionRun(self), *given))
         with torch._C._ExcludeDispatchKeyGuard(VIEWS):  # results are no views
-            return self.attention(given)
+            found: Tensor = self.attention.program(*given)[0]
+        return found
 
     def _packed(self, found: Sequence[Tensor]) -> Tensor | tuple[Tensor, ...]:
         return tuple(found) if self.several else found[0]

@@ -86,7 +86,7 @@ def _packs_both(_: Any, schedule: Any) -> bool:
 
 def _permutes_d(_: Any, schedule: Any) -> bool:
     """A schedule of `_product_by_library` that writes D from a workspace."""
-    return _product_by_library(_, schedule) and len(schedule.work) > schedule.main
+    return _product_by_library(_, schedule) and len(schedule.intermediates) > schedule.main
 
 
 def _stationary(_: Any, schedule: Any) -> bool:
