@@ -45,7 +45,7 @@ def milliseconds(call: Callable[[], Any], times: int = 12) -> float:
 
 
 def first(call: Callable[[], Any]) -> tuple[Any, float]:
-    """What a call gives, and its milliseconds by the host's clock."""
+    """The result of a call, and its milliseconds by the host's clock."""
     torch.cuda.synchronize()
     begun = time.perf_counter()
     found = call()
