@@ -48,6 +48,15 @@ def test_several_modes_and_the_order_of_fewer_products() -> None:
     assert torch.equal(weft.chain("pq,bqc,cr->bpr", *given), torch.einsum("pq,bqc,cr->bpr", *given))
 
 
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_sequences_of_labels(kind: type) -> None:
+    g, x, m = operands(((2, 3), (4, 3, 5), (5, 6)), "cpu")
+    equation = kind([kind(term) for term in (("p", 7), ("b", 7, "c"), ("c", "r"), ("b", "p", "r"))])
+    assert torch.equal(weft.chain(equation, g, x, m), torch.einsum("pq,bqc,cr->bpr", g, x, m))
+    with pytest.raises(weft.NotationError, match="not hashable"):
+        weft.chain([[["p"], 7], *equation[1:]], g, x, m)
+
+
 def test_float32_within_its_bound(triton_backend: Backend) -> None:
     g, x, m = (torch.randn(shape, device=triton_backend.device) for shape in ((16, 16), (2, 16, 64), (64, 20)))
     found = weft.chain("pq,bqc,cr->bpr", g, x, m, backend="triton").double()

@@ -159,9 +159,10 @@ def autocast_keywords(
     keywords: dict[str, Any], kind: str, stored: tuple[torch.dtype, torch.dtype], given: bool
 ) -> dict[str, Any]:
     """`with_autocast` of operands stored in two types on a `kind` of device; `given`: the result has a place."""
-    if keywords.get("precision") is not None or keywords.get("algebra", "plus_times") != "plus_times":
+    if (chosen := autocast_type(kind, *stored)) is None or keywords.get("precision") is not None:
         return keywords
-    if (chosen := autocast_type(kind, *stored)) is None:
+    algebra = keywords.get("algebra", "plus_times")
+    if not isinstance(algebra, str) or algebra != "plus_times":
         return keywords
     found = {**keywords, "precision": chosen}
     if stored[0] != stored[1]:

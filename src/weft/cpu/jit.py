@@ -202,13 +202,22 @@ def _made(source: str, kernel: bool) -> _Function:
     exec(compile(source, "<written by weft>", "exec"), names)
     entry = names["entry"]
     library = entry._library
-    if not library.has_dynamic_globals:  # addresses of this process
-        content, _ = library.serialize_using_object_code()[2]
+    content = None if library.has_dynamic_globals else _object_code(library)  # else addresses of this process
+    if content is not None:
         module = library._final_module
         declared = [each.name for each in (*module.functions, *module.global_variables) if each.is_declaration]
         needs = tuple(name for name in declared if not name.startswith("llvm."))
         CodeStore(folder()).save(source, MachineCode(entry.native_name, needs, content))
     return _Function(int(entry.address), entry)
+
+
+def _object_code(library: Any) -> bytes | None:
+    """The object code of a compiled library; None where LLVM handed it to nobody: the next process compiles again."""
+    try:
+        content, _ = library.serialize_using_object_code()[2]
+    except RuntimeError:
+        return None
+    return bytes(content)
 
 
 def _tell() -> None:

@@ -75,7 +75,8 @@ def chain(equation: Any, g: Any, x: Any, m: Any, **keywords: Any) -> Any:
                 kind = dtype_name(tensor.dtype)
                 raise DTypeError(f"a chain with {kind}: the product of two operands does not fit it; convert them")
         if not isinstance(equation, str):
-            equation = terms_of(equation)
+            notation = from_sequences(*terms_of(equation))
+            equation = (*notation.inputs, notation.output)
         *terms, output = _terms(equation, tuple([tensor.dim() for tensor in tensors]))
         refuse_unknown("chain", keywords)
         out = keywords.pop("out", None)
