@@ -24,14 +24,14 @@ def up_to_the_row(s: Tensor, i: Tensor, j: Tensor) -> Tensor:
     return weft.softmax(torch.where(j <= i, s, -math.inf), "k")
 
 
-SPELLED: dict[str, tuple[Fn, bool]] = {  # and whether columns beyond the row are masked
-    "softmax": (softmax, False),
-    "scaled": (lambda s: weft.softmax(0.5 * s / 4, "k"), False),
-    "where": (up_to_the_row, True),
-    "turned": (lambda s, i, j: weft.softmax(torch.where(i >= j, s, -math.inf), "k"), True),
-    "beyond": (lambda s, i, j: weft.softmax(torch.where(j > i, -math.inf, s), "k"), True),
-    "masked_fill": (lambda s, i, j: weft.softmax(s.masked_fill(i < j, -math.inf), "k"), True),
-    "scaled within": (lambda s, i, j: weft.softmax(torch.where(j <= i, 2 * s, -math.inf), "k"), True),
+SPELLED: dict[str, Fn] = {
+    "softmax": softmax,
+    "scaled": lambda s: weft.softmax(0.5 * s / 4, "k"),
+    "where": up_to_the_row,
+    "turned": lambda s, i, j: weft.softmax(torch.where(i >= j, s, -math.inf), "k"),
+    "beyond": lambda s, i, j: weft.softmax(torch.where(j > i, -math.inf, s), "k"),
+    "masked_fill": lambda s, i, j: weft.softmax(s.masked_fill(i < j, -math.inf), "k"),
+    "scaled within": lambda s, i, j: weft.softmax(torch.where(j <= i, 2 * s, -math.inf), "k"),
 }
 OTHERS: dict[str, Fn] = {
     "squares": lambda s: weft.softmax(s * s, "k"),
@@ -68,7 +68,7 @@ def with_gradients(fn: Fn, given: list[Tensor], **options: Any) -> list[Tensor]:
 @pytest.mark.parametrize("name", SPELLED)
 @pytest.mark.parametrize("rows", [300, 31])
 def test_values_and_gradients(name: str, rows: int) -> None:
-    fn, _ = SPELLED[name]
+    fn = SPELLED[name]
     given = tensors(rows)
     assert is_torchs(fn, given)
     wide = [each.detach().double().requires_grad_() for each in given]
@@ -160,7 +160,7 @@ def test_forward_mode_is_refused() -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_on_a_gpu(name: str, dtype: torch.dtype) -> None:
     """From the first call on; gradients of fixed bits are weft's own."""
-    fn, _ = SPELLED[name]
+    fn = SPELLED[name]
     given, room = tensors(dtype=dtype, device="cuda"), 4e-3 if dtype == torch.float16 else 3e-2
     assert is_torchs(fn, given, specialize="auto")
     expected = with_gradients(fn, [each.detach().double().requires_grad_() for each in given], backend="reference")
