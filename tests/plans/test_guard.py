@@ -121,27 +121,37 @@ def test_the_guard_is_turned_off_by_its_variable(monkeypatch: pytest.MonkeyPatch
     assert not guard.watches(CPU)
 
 
-def test_what_was_measured_to_be_slow_does_not_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("slower", [None, 1.3], ids=["by far", "by a little, of long calls"])
+def test_what_was_measured_to_be_slow_does_not_come_back(
+    monkeypatch: pytest.MonkeyPatch, slower: float | None
+) -> None:
     """From the library to a kernel that the model praises, and back when the device shows it to be slow: once."""
     monkeypatch.setenv("WEFT_TIERS", "1")
-    monkeypatch.setattr(promotion, "looks_at", lambda seconds: 3)
+    if slower:  # times of such calls tell kernels apart
+        monkeypatch.setattr(promoting.PromotingLaunch, "_is_long", lambda self, seconds: True)
+        monkeypatch.setattr(promotion, "LOADING", 0.0)  # else some thousand of these calls pay for going back
+    monkeypatch.setattr(promotion, "looks_at", lambda seconds: CALLS)
     weft.planner.validity.outdate()
     a, b = operands()
     plan = planned()
     first = plan._first().choice.best
     engine = weft.plan("ik,kj->ij", a, b, specialize="now")._first().choice
     engine = replace(engine, best=next(each for each in engine.ranked if each.schedule.family != "library"))
-    praised = replace(engine, best=replace(engine.best, seconds=0.1 * first.seconds), ranked=(engine.best,))
-    offer = tiers.Offer("specialised", 0.1 * first.seconds, 0.0, praised)
-    monkeypatch.setattr(promoting, "offered", lambda asked: offer)
+    praised = replace(engine, best=replace(engine.best, seconds=0.8 * first.seconds), ranked=(engine.best,))
+    offer = tiers.Offer("specialised", 0.8 * first.seconds, 0.0, praised)
+    monkeypatch.setattr(promoting, "offered", lambda asked, serving: offer)
     served = []
     for _ in range(8 * CALLS):
         plan(a, b)
         served.append(plan.schedule)
-        Clock.takes = 1.0 if plan.schedule == engine.best.schedule else first.seconds
+        takes = slower * first.seconds if slower else 1.0
+        Clock.takes = takes if plan.schedule == engine.best.schedule else first.seconds
     assert engine.best.schedule in served
     assert served[-1] == first.schedule
     assert served.count(engine.best.schedule) < 3 * CALLS
+    weft.planner.validity.outdate()  # as a new process, which finds nothing of it on disk
+    request = plan.request
+    assert promotion.kept(plan.contraction, request.backend, request.target, None) is None
 
 
 def nothing_is_compiled(*asked: Any) -> Any:

@@ -29,7 +29,7 @@ from weft.gpu.common.constraints import power_of_two
 from weft.planner.promotion import LIBRARY, SPECIALISED, Tier, begins_with_library, taken_over
 from weft.planner.schedule import Target
 from weft.planner.target import target_of
-from weft.plans.arrival import Arrival
+from weft.plans.arrival import LATE, Arrival
 
 LEAST = 16  # of a side of `tl.dot`
 FEW = 8  # terms of S that take less time one by one than as a matrix product of 16
@@ -315,9 +315,10 @@ class Takeover:
         if self._arrival is None and call >= self._early:
             self._arrival = Arrival(compiled, self._target, self._seconds, told=lambda built: "code of a cascade")
         if self._arrival is not None and call >= self.due:
-            built, self.due = self._arrival.result(), math.inf
+            built = self._arrival.result()
+            self.due = 2 * call if built == LATE else math.inf
             self.serves = not isinstance(built, str)
-            if not self.serves:
+            if not self.serves and built != LATE:
                 log.info("compiled code of a cascade does not take over: %s", built)
         return self.serves
 

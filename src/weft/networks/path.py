@@ -11,8 +11,9 @@ search for each of its workers, and its Rust searches have random numbers of the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
+from itertools import combinations
 from typing import Any, NamedTuple
 
 from weft.base.figures import counted
@@ -21,6 +22,7 @@ from weft.networks.graph import Graph
 from weft.networks.tree import Model, Tree, pairs_of_path
 
 WORDS = ("auto", "greedy", "optimal", "auto-hq")
+FEWEST = 4  # operands up to which weft looks at every path itself: nothing is imported for it
 FEW = 8  # operands up to which the best of all paths is found at once
 WORTH = 1.1  # times what its launches take, from which a contraction may become faster
 LONG, LONGER = 0.01, 10.0  # seconds of a contraction that are worth some of search, and many
@@ -35,7 +37,6 @@ _MOST = 256  # subtrees that are searched anew in one go
 INSTALL = "pip install 'weft[networks]'"
 
 _IMPROVED = ", improved"
-_OF_THREE = ((0, 1), (2, 3)), ((0, 2), (1, 3)), ((1, 2), (0, 3))
 
 Pairs = tuple[tuple[int, int], ...]
 Fit = Callable[[Tree], Tree]  # a tree with the slices that it needs; `WorkspaceError` where none would do
@@ -114,10 +115,14 @@ def _of_optimizer(graph: Graph, optimizer: Callable[..., Any]) -> Found:
 def fastest(graph: Graph, model: Model, fit: Fit) -> Found:
     """The path of least time with the slices that `fit` gives it."""
     race = _Race(graph, model, fit)
-    for source, pairs in _paths(graph, model):
+    for source, pairs in _paths(graph):
         race.add(source, Tree.of(graph, pairs))
-    many = len(graph.operands) > FEW
-    if many and has_cotengra() and race.best.seconds > WORTH * model.launch * len(graph.operands):
+    count = len(graph.operands)
+    many = count > FEW
+    worth = count > FEWEST and race.best.seconds > WORTH * model.launch * count
+    if worth and not many and has_cotengra():
+        race.add("cotengra's optimal search", Tree.of(graph, exact(graph, model)))
+    if worth and many and has_cotengra():
         for entry in race.ranked[:_TRIED]:
             race.improve(entry, _SMALL)
         _search_on(race)
@@ -199,22 +204,30 @@ class _Race:
             return None
 
 
-def _paths(graph: Graph, model: Model) -> Iterator[tuple[str, Pairs]]:
+def _paths(graph: Graph) -> Iterator[tuple[str, Pairs]]:
     """Paths worth comparing, each found in little time."""
     count = len(graph.operands)
-    if count == 3:
-        yield from ((f"{pairs[0]} first", pairs) for pairs in _OF_THREE)
+    if count <= FEWEST:
+        yield from ((", ".join(map(str, pairs[:-1])) + " first", pairs) for pairs in every_path(range(count), count))
         return
     if count <= FEW:
         yield "from left to right", from_left(count)
         yield "opt_einsum optimal", asked(graph, "optimal" if count <= 5 else "dp")
-        if has_cotengra():
-            yield "cotengra's optimal search", exact(graph, model)
     yield "opt_einsum greedy", asked(graph, "greedy")
     if FEW < count <= SOME:
         yield "opt_einsum auto", asked(graph, "auto")
     if count > FEW and has_cotengra():
         yield "cotengra's greedy search", random_greedy(graph, max(1, min(_QUICK, _QUICK * _LARGE // count)))
+
+
+def every_path(places: Iterable[int], new: int) -> Iterator[Pairs]:
+    """All paths that meet the tensors at these places; a step's result stands at `new`, the next one's behind it."""
+    left = tuple(places)
+    if len(left) == 1:
+        yield ()
+    for pair in combinations(left, 2):
+        rest = (place for place in left if place not in pair)
+        yield from ((pair, *later) for later in every_path((*rest, new), new + 1))
 
 
 def _search_on(race: _Race) -> None:

@@ -2,9 +2,9 @@
 
 A plan begins with what costs nothing to begin with: the library tier. Every call of it
 loses what a better kernel would have saved by the model's count. The better one is prepared alongside the calls once
-that is worth while. It takes over after as many calls as take twice the time that preparing takes: by then it is there,
-and nobody waits. Clocks have no part in it: what `weft.plans.guard` has timed takes the place of predictions. A change
-to a specialised kernel is kept on disk, and the next process prepares that kernel first.
+that is worth while. It takes over after as many calls as take half as long again as preparing takes: by then it is
+there, and nobody waits. Clocks have no part in it: what `weft.plans.guard` has timed takes the place of predictions. A
+change to a specialised kernel is kept on disk, and the next process prepares that kernel from the first call on.
 """
 
 from __future__ import annotations
@@ -38,11 +38,14 @@ ROOM = "promotions"  # of the store
 _PROMOTED: dict[str, Any] = {"what": "promotion", "format": 2}  # in the key of a tuned schedule
 _OTHERS = "the others were not asked: this schedule served in an earlier process"
 FASTER = 0.9  # of the time of what serves: a kernel that takes more does not take over
+_FASTER_LONG = 0.97  # and of a long call on a GPU, which is timed there: a kernel that is no faster goes again
+LONG = 2e-4  # seconds of such a call
 
 _FITTED = fitted("tiers")
 COMPILING = _FITTED("compiling")  # seconds that planning, compiling and loading one GPU kernel takes
 COMPILING_CPU = _FITTED("compiling_cpu")  # and those of one function for a CPU
 LOADING = _FITTED("loading")  # seconds that planning and loading one takes that is compiled already
+IMPORTING = _FITTED("importing")  # and those of Triton and the families, once in a process
 LOOKING = _FITTED("looking")  # seconds that it takes to find out what would be better
 TESTING = _FITTED("testing")  # seconds of the self-test of a family that is new to the machine
 MADE = _FITTED("made")  # times that a specialised kernel takes of what memory alone would
@@ -50,9 +53,9 @@ MADE_PRODUCTS = _FITTED("made_products")  # and of what arithmetic alone would
 LEAST = _FITTED("least")  # seconds of a kernel that does next to nothing
 
 _PATIENCE = 4  # times of what looking takes that calls have taken before anybody looks
-WORTH = 0.02  # seconds that calls have lost before a better kernel is prepared
+WORTH = 0.005  # seconds that calls have lost before a better kernel is prepared
 WORTH_CPU = 0.25  # and of what compiling takes in this process, which waits for it at its end
-_MARGIN = 2  # times of what preparing takes that pass until the better kernel takes over
+_MARGIN = 1.5  # times of what preparing takes that pass until the better kernel takes over
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,20 +81,25 @@ def looks_at(seconds: float) -> int:
     return 1 + math.floor(_PATIENCE * LOOKING / max(seconds, 1e-9))
 
 
+def bar(seconds: float, kind: str) -> float:
+    """The seconds that a kernel may take at most to take over, on a kind of device, from one that takes `seconds`."""
+    return (_FASTER_LONG if kind != "cpu" and seconds >= LONG else FASTER) * seconds
+
+
 def taken_over(
     tier: Tier, call: int, seconds: float, offer: Name, better: float, ready: float, tuned: bool = False,
-    worth: float | None = None,
+    worth: float = WORTH, kind: str = "cpu",
 ) -> Tier:  # fmt: skip
     """The tier of a plan whose calls take `seconds`, once it is known that `offer` would take `better` seconds, and
-    `ready` to prepare, which begins once calls have lost `worth` seconds, `WORTH` by default; `call` is the number of
-    the call that is about to run. A schedule that was `tuned` is the fastest whatever is predicted."""
+    `ready` to prepare, which begins once calls have lost `worth` seconds; `call` is the number of the call that is
+    about to run. A schedule that was `tuned` is the fastest whatever is predicted. `kind`: of device."""
+    later = math.floor(_MARGIN * ready / max(seconds, 1e-9))
     if tuned:
-        switch_at = call + math.floor(_MARGIN * ready / max(seconds, 1e-9))
-        return Tier(tier.name, tier.why, offer, call, switch_at, better)
-    if better > FASTER * seconds:
-        return Tier(tier.name, f"{tier.why}; no {offer} kernel would be a tenth faster")
-    begin = call + math.floor(min(WORTH if worth is None else worth, ready) / (seconds - better))
-    return Tier(tier.name, tier.why, offer, begin, begin + math.floor(_MARGIN * ready / seconds), better)
+        return Tier(tier.name, tier.why, offer, call, call + later, better)
+    if better > bar(seconds, kind):
+        return Tier(tier.name, f"{tier.why}; no {offer} kernel would be faster by enough")
+    begin = call + math.floor(min(worth, ready) / (seconds - better))
+    return Tier(tier.name, tier.why, offer, begin, begin + later, better)
 
 
 def expected(description: Description, target: Target) -> float:
@@ -148,6 +156,13 @@ def kept(description: Description, backend: str, target: Target, workspace_limit
     if rank is not None and rank.schedule.workspace_bytes <= most and of_schedule(rank) == value.get("code"):
         choice = Choice(description, backend, target, rank, (rank,), (_OTHERS,))
     return StoredChoice("it served in an earlier process", choice)
+
+
+def demote(choice: Choice, workspace_limit: int | None) -> None:
+    """Forget on disk that a specialised kernel served: the device has shown another one to be faster."""
+    place = tuned_key(choice.description, choice.backend, choice.target, workspace_limit)
+    if place is not None and here(choice.target):
+        Store(ROOM).forget(place | _PROMOTED)
 
 
 def promote(choice: Choice, workspace_limit: int | None, tier: Tier) -> None:

@@ -1,11 +1,12 @@
 """A better kernel on its way: a thread and other processes choose, self-test, compile and load it while calls go on.
 
-Nobody waits for it before the call at which it is due. That call waits where it is late, until twice the time has
-passed that it was expected to take; then what serves goes on serving, and the log says so.
+Nobody waits for it before the call at which it is due. That call waits for a while where it is late; then what serves
+goes on serving, and a later call looks again.
 
-One process of compilers, as many as half of the cores, serves all plans of a device. It starts with the first kernel
-that is wanted, takes some seconds to import what it needs, and ends with this process or when nothing was wanted of it
-for a while.
+One process of compilers, as many as half of the cores and of the lowest priority, serves all plans of a device. It
+starts when a plan first looks for a better kernel, takes some seconds to import what it needs, and ends with this
+process or when nothing was wanted of it for a while. What those seconds leave to be waited for is counted in calls,
+by their predicted times, so that it is the same in every run.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import torch
 
 from weft.base.figures import duration
 from weft.base.log import log
+from weft.machine.identity import usable_cores
 from weft.planner.planner import Choice
 from weft.planner.registry import first_line
 from weft.planner.schedule import Description, Target
@@ -36,14 +38,17 @@ if TYPE_CHECKING:
 
 Built = tuple[Choice, Any]  # a choice and its launch
 
-_PATIENCE = 2.0  # times of what was expected that a call waits for
-_LEAST = 1.0  # seconds of patience, however little was expected
+_PATIENCE = 1.5  # times of what was expected until which a call waits
+_LEAST = 0.5  # seconds of patience, however little was expected
 _AT_EXIT = 60.0  # seconds that the end of the process waits for threads that are at work
 
 IDLE = 60.0  # seconds after which compilers that nobody wants end
 STARTING = 4.0  # seconds until the first kernel of a process of compilers is begun
+LATE = "it is late"
 
 _pools: dict[tuple[Target, int], Compiler] = {}  # by target, and the process that they belong to
+_started: dict[tuple[Target, int], float] = {}  # seconds that calls had taken when compilers were started
+_passed = 0.0  # seconds that calls of plans have taken in this process, as predicted
 _OTHERS = "what else could have been chosen is known to another process"
 
 _threads: WeakSet[Thread] = WeakSet()
@@ -75,7 +80,7 @@ class Arrival:
         try:
             return self._built.result(max(0.0, self._due - monotonic()))
         except LateError:
-            return "it was late"
+            return LATE
         except Exception as error:  # of planning, compiling or the device
             return f"none could be built: {first_line(error)}"
 
@@ -112,10 +117,30 @@ def check_open() -> None:
         raise RuntimeError("the process ends")
 
 
-def compilers_run(target: Target) -> bool:
-    """Whether compilers for a target are there already."""
+def pass_by(seconds: float) -> None:
+    """Count calls that have taken so long, by prediction."""
+    global _passed
+    _passed += seconds
+
+
+def start_compilers(target: Target) -> None:
+    """Start the compilers for an NVIDIA GPU, aside, where none were started."""
+    place = target, os.getpid()
+    if target.kind == "cuda" and place not in _started:
+        _started[place] = _passed
+        Thread(target=_pool(target).start, daemon=True, name="weft starts compilers").start()
+
+
+def starting(target: Target) -> float:
+    """Seconds until compilers are at work that were started, counted in calls."""
+    begun = _started.get((target, os.getpid()))
+    return STARTING if begun is None else max(0.0, STARTING - (_passed - begun))
+
+
+def compilers_work(target: Target) -> bool:
+    """Whether compilers are at work, by the clock."""
     pool = _pools.get((target, os.getpid()))
-    return pool is not None and pool.is_running
+    return pool is not None and pool.works
 
 
 def compile_elsewhere(choice: Choice) -> None:
@@ -142,15 +167,16 @@ def planned_elsewhere(description: Description, target: Target, workspace_limit:
 
 def _pool(target: Target) -> Compiler:
     """The compilers of this process."""
-    from weft.tune.compile_pool import Compiler, default_jobs
+    from weft.tune.compile_pool import Compiler
 
     place = target, os.getpid()
-    return _pools.get(place) or _pools.setdefault(place, Compiler(target, "triton", max(2, default_jobs() // 2), IDLE))
+    return _pools.get(place) or _pools.setdefault(place, Compiler(target, "triton", len(usable_cores()) // 2, IDLE))
 
 
 def close_compilers() -> None:
     """End all compilers of this process; who waits for them waits no longer."""
     for place in [place for place in _pools if place[1] == os.getpid()]:
+        _started.pop(place, None)
         _pools.pop(place).close()
 
 

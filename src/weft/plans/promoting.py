@@ -30,10 +30,10 @@ from weft.planner.program import number
 from weft.planner.promotion import SPECIALISED, Tier
 from weft.planner.schedule import Make, NewTensor, is_invariant
 from weft.plans import guard
-from weft.plans.arrival import Arrival
+from weft.plans.arrival import LATE, Arrival, pass_by
 from weft.plans.guard import Guard
 from weft.plans.select import ServiceRequest
-from weft.plans.tiers import Offer, Served, corrected, made, offered
+from weft.plans.tiers import NEARLY, Offer, Served, corrected, made, offered
 
 _CORRECTIONS = 3  # of one plan: a model that is wrong so often does not know better
 
@@ -51,7 +51,7 @@ class PromotingLaunch:
         self._guard: Guard | None = None
         self._corrections, self._reason = 0, ""
         self._measured: dict[Any, float] = {}  # seconds of schedules that the device has shown
-        self._count = count(1)
+        self._count, self._told = count(1), 1  # the next call, and the first one that `pass_by` has not heard of
         self._due = self._sample = self._next = inf  # calls: of a change of kernels, of a timing, and the earlier one
         self._lock = free_in_child(Lock())
         self._settle(first, 0)
@@ -123,12 +123,12 @@ class PromotingLaunch:
         Raises what planning, compiling and self-tests raise.
         """
         with self._lock:
-            choice, launch = made(self._asked, offered(self._asked))
+            choice, launch = made(self._asked, offered(self._asked, self._paid))
             if self._takes_over(choice):
                 self._settle(Served(choice, launch, Tier(SPECIALISED, "it was warmed up")), 0)
                 promotion.promote(choice, self._asked.workspace_limit, self._serving.tier)
             else:
-                tier = Tier(self._serving.tier.name, "no specialised kernel would be a tenth faster")
+                tier = Tier(self._serving.tier.name, "no specialised kernel would be faster by enough")
                 self._say(self._serving._replace(tier=tier))
 
     def _arm(self, *, due: float | None = None, sample: float | None = None) -> None:
@@ -142,6 +142,8 @@ class PromotingLaunch:
         if self._asked.target.kind in ("cuda", "hip") and torch.cuda.is_current_stream_capturing():
             self._launch(*arguments)  # nothing is exchanged or timed
             return
+        pass_by((call - self._told) * self._seconds)
+        self._told = call
         if call >= self._due:
             self._turn(call)
         watching = self._guard
@@ -172,18 +174,29 @@ class PromotingLaunch:
         """Find out what would be better, and when it takes over."""
         plain = replace(self._serving.tier, look_at=None, then=None, switch_at=None)
         try:
-            offer = offered(self._asked)
+            offer = offered(self._asked, self._paid)
             if offer.choice is not None and offer.choice.best.schedule in self._measured:  # and may be slow
                 offer = corrected(self._asked, offer.choice, self._measured) or offer
             better = self._of(offer)
             found = promotion.taken_over(
-                plain, call, self._seconds, offer.name, better, offer.ready, offer.tuned, offer.worth
-            )
+                plain, call, self._paid, offer.name, better, offer.ready, offer.tuned, offer.worth,
+                self._asked.target.kind,
+            )  # fmt: skip
             if found.switch_at is not None:
                 self._offer = offer
         except (WeftError, RuntimeError, MemoryError) as error:
             found = replace(plain, why=f"{plain.why}; nothing better can be planned: {_first_words(error)}")
         self._say(self._serving._replace(tier=found))
+
+    @property
+    def _paid(self) -> float:
+        """Seconds of a call of what serves: measured on a GPU where calls are long, else predicted."""
+        known = self._measured.get(self._serving.choice.best.schedule)
+        return known if known is not None and self._is_long(known) else self._seconds
+
+    def _is_long(self, seconds: float) -> bool:
+        """Whether times of such calls tell kernels apart: a GPU's, which are much longer than its launches."""
+        return self._asked.target.kind != "cpu" and seconds >= promotion.LONG
 
     def _of(self, offer: Offer) -> float:
         """Seconds of a call of an offer: measured where it served before, else predicted."""
@@ -193,13 +206,14 @@ class PromotingLaunch:
         """Whether a kernel is better than the one that serves: by a tuning, else by a tenth as predicted."""
         if choice.best.measured is not None:
             return choice.best.schedule != self._serving.choice.best.schedule
-        slow = self._measured.get(choice.best.schedule, 0.0) > self._seconds
-        return is_faster(choice, self._seconds) and not slow
+        slow = self._measured.get(choice.best.schedule, 0.0) > self._paid
+        return is_faster(choice, self._paid) and not slow
 
     def _begin(self, tier: Tier) -> None:
         """Prepare the kernel that takes over."""
         asked, offer = self._asked, self._offer or Offer(tier.then or SPECIALISED, 0.0, promotion.COMPILING, None)
-        self._arrival = Arrival(lambda: made(asked, offer), asked.target, offer.ready)
+        serving = self._paid
+        self._arrival = Arrival(lambda: made(asked, offer, serving), asked.target, offer.ready)
         assert tier.switch_at is not None
         self._arm(due=tier.switch_at)
 
@@ -207,13 +221,17 @@ class PromotingLaunch:
         """Let the kernel serve that was prepared, if it is there and better."""
         assert self._arrival is not None
         built, name = self._arrival.result(), tier.then or SPECIALISED
+        if built == LATE:
+            self._say(self._serving._replace(tier=replace(tier, switch_at=2 * call)))
+            self._arm(due=2 * call)
+            return
         self._arrival = self._offer = None
         stays = replace(tier, then=None, switch_at=None, look_at=None)
         if isinstance(built, str):
             log.info("%s: the %s kernel does not take over: %s", self._asked.description.text, name, built)
             self._say(self._serving._replace(tier=replace(stays, why=f"the {name} kernel does not take over: {built}")))
         elif not self._takes_over(built[0]):
-            self._say(self._serving._replace(tier=replace(stays, why=f"no {name} kernel would be a tenth faster")))
+            self._say(self._serving._replace(tier=replace(stays, why=f"no {name} kernel would be faster by enough")))
         else:
             log.info("%s: %s takes over at call %d", self._asked.description.text, built[0].best.schedule, call)
             why = f"it took over at call {tier.switch_at}{self._reason}"
@@ -250,7 +268,8 @@ class PromotingLaunch:
         self._guard = None
         self._arm(sample=inf)
         self._measured[self._serving.choice.best.schedule] = seconds
-        if guard.is_grossly_wrong(seconds, self._seconds, self._asked.target):
+        beaten = self._is_long(seconds) and min(self._measured.values()) * NEARLY < seconds
+        if beaten or guard.is_grossly_wrong(seconds, self._seconds, self._asked.target):
             with self._lock:
                 self._arrival = self._offer = None  # what was on its way was thought to be better than less
                 self._correct(seconds, call)
@@ -259,6 +278,8 @@ class PromotingLaunch:
         """Change to what is better by what was measured, if anything is."""
         predicted, schedule = self._seconds, self._serving.choice.best.schedule
         told = f"{schedule} took {duration(seconds)} where {duration(predicted)} were predicted"
+        if min(self._measured.values()) < seconds:
+            told += f", and another {duration(min(self._measured.values()))}"
         log.info("%s: %s", self._asked.description.text, told)
         self._seconds, self._corrections, self._reason = seconds, self._corrections + 1, f": {told}"
         known = self._measured
@@ -272,8 +293,11 @@ class PromotingLaunch:
                 self._look(call + 1)  # with what was measured
             return
         tier = promotion.taken_over(
-            plain, call + 1, seconds, offer.name, offer.seconds, offer.ready, worth=offer.worth
+            plain, call + 1, seconds, offer.name, offer.seconds, offer.ready, worth=offer.worth,
+            kind=self._asked.target.kind,
         )  # fmt: skip
+        if offer.name != SPECIALISED:
+            promotion.demote(self._serving.choice, self._asked.workspace_limit)
         self._offer = offer
         self._say(self._serving._replace(tier=tier))
 
@@ -287,8 +311,8 @@ def promotes(asked: ServiceRequest, tier: Tier) -> bool:
 
 
 def is_faster(choice: Choice, seconds: float) -> bool:
-    """Whether a kernel is predicted to be a tenth faster than what serves."""
-    return choice.best.seconds <= promotion.FASTER * seconds
+    """Whether a kernel is predicted to be faster by enough than what serves."""
+    return choice.best.seconds <= promotion.bar(seconds, choice.target.kind)
 
 
 def _is_current(asked: ServiceRequest) -> bool:

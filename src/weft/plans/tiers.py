@@ -6,6 +6,7 @@ specialised  a kernel that is compiled for these extents; on a CPU weft's engine
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -26,7 +27,15 @@ from weft.planner.promotion import LIBRARY, SPECIALISED, Name, Tier
 from weft.planner.registry import BLAS, LIBRARIES, imported
 from weft.planner.schedule import Description, Ranked, Target, is_invariant
 from weft.planner.tuned import kept_here
-from weft.plans.arrival import STARTING, Built, check_open, compile_elsewhere, compilers_run, planned_elsewhere
+from weft.plans.arrival import (
+    Built,
+    check_open,
+    compile_elsewhere,
+    compilers_work,
+    planned_elsewhere,
+    start_compilers,
+    starting,
+)
 from weft.plans.guard import GROSS
 from weft.plans.select import ServiceRequest, chosen_and_built, select, tell
 from weft.spec.permutation import Permutation
@@ -35,6 +44,9 @@ if (torch.version.cuda is not None or torch.version.hip is not None) and identit
     imported("weft.library.passes")  # with weft, and not while calls go on
 
 LONG = 1e-4  # seconds of a contraction for which "now" looks at the library tier as well
+LONG_CALL = 2e-3  # seconds of a call on a GPU beside which this process compiles
+HERE = 2.0  # seconds that a kernel takes until it is compiled and tested in this process
+NEARLY = 1.03  # times of what another schedule was measured to take
 
 
 class Served(NamedTuple):
@@ -54,9 +66,13 @@ class Offer(NamedTuple):
     choice: Choice | None  # None where it is still to be planned
     tuned: bool = False  # measured to be the fastest
 
+    kept: bool = False  # it served in an earlier process
+
     @property
     def worth(self) -> float:
         """Seconds that calls have lost before it is prepared."""
+        if self.kept:
+            return 0.0
         here = self.choice is not None and self.choice.target.kind == "cpu"
         compiles = here and self.ready >= promotion.COMPILING_CPU
         return promotion.WORTH_CPU * self.ready if compiles else promotion.WORTH
@@ -111,7 +127,7 @@ def _served(asked: ServiceRequest) -> Served:
         first = library(asked)
         if isinstance(first, Choice):
             why = "it needs no compiling" if specialize == "auto" else "asked for"
-            look_at = promotion.looks_at(first.best.waited) if specialize == "auto" else None
+            look_at = _looks_at(asked, first.best.waited) if specialize == "auto" else None
             tell(first, perf_counter() - begun, 0.0)
             return Served(*first.built(), Tier(LIBRARY, why, look_at=look_at))
         why = f"the library tier cannot do this: {first}"
@@ -119,6 +135,11 @@ def _served(asked: ServiceRequest) -> Served:
             raise UnsupportedError(why)
     kept = promotion.kept(*asked[:4]) if specialize == "auto" else None
     return _specialised(asked, why) if kept is None else _specialised(asked, kept.why, kept.choice)
+
+
+def _looks_at(asked: ServiceRequest, seconds: float) -> int:
+    """The call that finds out what would be better: the first one where that is stored."""
+    return 1 if promotion.kept(*asked[:4]) is not None else promotion.looks_at(seconds)
 
 
 def library_first(specialize: str, target: Target) -> bool:
@@ -164,17 +185,20 @@ def _specialised(asked: ServiceRequest, why: str, known: Choice | None = None) -
 # -- better kernels ----------------------------------------------------------------------------------------------------
 
 
-def offered(asked: ServiceRequest) -> Offer:
-    """The specialised kernel that a plan may change to."""
+def offered(asked: ServiceRequest, serving: float) -> Offer:
+    """The specialised kernel that a plan may change to whose calls take `serving` seconds."""
     kept = promotion.kept(*asked[:4])
     if asked.target.kind == "cpu":
         choice = (kept and kept.choice) or select(asked)
         ready = promotion.LOADING if kept is not None else _ready(choice)
-        return Offer(SPECIALISED, choice.best.seconds, ready, choice, choice.best.measured is not None)
+        tuned = choice.best.measured is not None
+        return Offer(SPECIALISED, choice.best.seconds, ready, choice, tuned, kept is not None)
     seconds = promotion.expected(asked.description, asked.target)
     if kept is not None:
-        return Offer(SPECIALISED, seconds, promotion.LOADING, kept.choice, kept.tuned)
-    return Offer(SPECIALISED, seconds, _compiling(asked.target), None)
+        ready = promotion.LOADING + (0.0 if "triton" in sys.modules else promotion.IMPORTING)
+        return Offer(SPECIALISED, seconds, ready, kept.choice, kept.tuned, kept=True)
+    start_compilers(asked.target)
+    return Offer(SPECIALISED, seconds, _compiling(asked.target, serving), None)
 
 
 def _ready(choice: Choice) -> float:
@@ -186,9 +210,10 @@ def _ready(choice: Choice) -> float:
     return _compiling(choice.target) + _testing(choice)
 
 
-def _compiling(target: Target) -> float:
-    """Seconds of a kernel in another process."""
-    return promotion.COMPILING + (0.0 if compilers_run(target) else STARTING)
+def _compiling(target: Target, serving: float = 0.0) -> float:
+    """Seconds until a kernel is compiled: by compilers, or before they are at work here, beside long calls."""
+    starts = starting(target)
+    return min(starts + promotion.COMPILING, HERE) if serving >= LONG_CALL else starts + promotion.COMPILING
 
 
 def _testing(choice: Choice) -> float:
@@ -223,14 +248,17 @@ def _is_kept(choice: Choice) -> bool:
     return all(map(is_kept, kernels))
 
 
-def made(asked: ServiceRequest, offer: Offer) -> Built:
-    """An offer's choice and launch, self-tested."""
-    known = offer.choice
-    if known is None and offer.ready > promotion.LOADING:  # else a tuned schedule is stored, which this process reads
+def made(asked: ServiceRequest, offer: Offer, serving: float = 0.0) -> Built:
+    """An offer's choice and launch, self-tested, while calls go on that take `serving` seconds.
+
+    Calls that take long leave this process time to compile until compilers are at work.
+    """
+    known, elsewhere = offer.choice, not offer.kept and (serving < LONG_CALL or compilers_work(asked.target))
+    if known is None and elsewhere:  # else a tuned schedule is stored, which this process reads
         known = planned_elsewhere(asked.description, asked.target, asked.workspace_limit)
     if known is None:
         known = select(asked)
-    if asked.target.kind == "cuda" and offer.ready > promotion.LOADING:
+    if asked.target.kind == "cuda" and elsewhere:
         compile_elsewhere(known)
     check_open()
     return chosen_and_built(asked, known)
@@ -255,7 +283,8 @@ def corrected(asked: ServiceRequest, serving: Choice, measured: Mapping[Any, flo
 
     by_time = sorted((replace(rank, seconds=expected(rank)) for rank in ranked), key=lambda rank: rank.seconds)
     best = by_time[0]
-    if best.schedule == serving.best.schedule or best.seconds * GROSS > seconds:
+    less = NEARLY if best.schedule in measured else GROSS
+    if best.schedule == serving.best.schedule or best.seconds * less > seconds:
         return None
     choice = replace(serving, best=best, ranked=tuple(by_time))
     name = LIBRARY if best.family.__name__ in LIBRARIES else SPECIALISED

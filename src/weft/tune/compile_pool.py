@@ -33,6 +33,7 @@ from weft.planner.registry import LIBRARIES
 from weft.planner.schedule import Description, Ranked, Target
 from weft.tune.compile_worker import Task
 
+_LOWEST = 19  # of priorities
 MOST_JOBS = 16  # more compilers than these starve one another of memory bandwidth
 
 
@@ -51,6 +52,7 @@ class Compiler:
         self._numbers = count(1)
         self._messages: SimpleQueue[Any] = SimpleQueue()  # of the process that is there
         self._lock = Lock()
+        self.works = False  # whether the process has imported what it needs
 
     def __enter__(self) -> Compiler:
         return self
@@ -58,10 +60,10 @@ class Compiler:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    @property
-    def is_running(self) -> bool:
-        """Whether the compiling process is there already."""
-        return self._process is not None
+    def start(self) -> None:
+        """Have the compiling process there before anything is wanted of it."""
+        with self._lock:
+            self._starts()
 
     def submit(self, description: Description, rank: Ranked) -> Future[str | None]:
         """A future of None, or of the reason why this schedule cannot be compiled for the device.
@@ -117,6 +119,9 @@ class Compiler:
                 except OSError:  # it is compiled where it is built
                     self._useful = False
                     return False
+                if self._header[-1] < math.inf:  # nobody waits for it: the program's own work comes first
+                    with suppress(OSError):
+                        os.setpriority(os.PRIO_PROCESS, self._process.pid, _LOWEST)
                 link, self._messages = Connection(ours.detach()), SimpleQueue()
             self._messages.put(self._header)
             for work in (_feed, self._listen):
@@ -127,6 +132,7 @@ class Compiler:
         with suppress(OSError, EOFError), link:
             while True:
                 number, found = link.recv()
+                self.works = True
                 with self._lock:
                     future = self._pending.pop(number, None)
                 if future is not None:
@@ -141,7 +147,7 @@ class Compiler:
         with self._lock:
             if self._process is not process:
                 return
-            self._process, self._useful = None, self._useful and not failed
+            self._process, self._useful, self.works = None, self._useful and not failed, False
             pending, self._pending, self._asked = self._pending, {}, {}
         for future in pending.values():
             future.set_result(None)

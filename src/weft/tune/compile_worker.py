@@ -2,7 +2,8 @@
 
 Started by `weft.tune.compile_pool`. It imports torch and Triton once, never touches a GPU, and forks a child for each
 schedule, which it chooses itself on request. Standard input is a socket: it brings a header and then tasks, each with
-its number, and takes the number of each back with None, what went wrong, or the schedule that was chosen.
+its number, and takes the number of each back with None, what went wrong, or the schedule that was chosen; 0 comes back
+once all is imported.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ def main(parent: int) -> NoReturn:
     target, backend, jobs, idle = link.recv()
     _prepare(target, backend)
     try:
+        link.send((0, None))
         _serve(target, jobs, idle, link, parent)
     except (EOFError, OSError):  # nobody listens any more
         os.killpg(0, signal.SIGKILL)
