@@ -44,8 +44,8 @@ _WORTH = 1 << 24  # elements of S that are worth a kernel's compilation
 _LEAST_K, LEAST_E = 32, 64  # in shared memory that wgmma reads: narrower ones came out wrong on an H200
 _SHARED = 226 << 10  # bytes of shared memory of a program, but for barriers
 PER_ELEMENT = 2.5e-11  # seconds of blocks for an element of S, on an H200
-_SECONDS = 3.0  # that compiling the kernels of the forward pass and of gradients takes
-_MARGIN = 2  # times of what compiling takes that pass until a kernel takes over
+_SECONDS = 4.0  # that compiling the kernels of the forward pass and of gradients takes
+_BY_BLOCKS = 1.0  # seconds of calls by blocks until one waits for the kernel, which is many times as fast
 _BY_TORCH, _BY_ROWS = 3e-9, 1e-9  # seconds for an element of S on a CPU, products not counted
 _COMPILING = 1.5  # seconds for a stage
 
@@ -325,8 +325,7 @@ class Takeover:
 
 def kernel_takes_over(target: Target, elements: int) -> Takeover:
     """A kernel that takes the place of blocks of S, which has so many elements."""
-    seconds = _MARGIN * _SECONDS
-    return Takeover(target, seconds, 1, 1 + math.ceil(seconds / (elements * PER_ELEMENT)))
+    return Takeover(target, _SECONDS, 1, 1 + math.ceil(_BY_BLOCKS / (elements * PER_ELEMENT)))
 
 
 class Loops:

@@ -93,8 +93,9 @@ class PromotingLaunch:
 
         A kernel that is due has its preparation begun here, and takes over when this is read again.
         """
-        before = self._launch
-        if (call := next(islice(self._count, calls - 1, None))) >= self._due:
+        before, call = self._launch, next(islice(self._count, calls - 1, None))
+        if call >= self._due:
+            self._pass_by(call)
             self._turn(call, waits=False)
         return self._launch is not before
 
@@ -142,8 +143,7 @@ class PromotingLaunch:
         if self._asked.target.kind in ("cuda", "hip") and torch.cuda.is_current_stream_capturing():
             self._launch(*arguments)  # nothing is exchanged or timed
             return
-        pass_by((call - self._told) * self._seconds)
-        self._told = call
+        self._pass_by(call)
         if call >= self._due:
             self._turn(call)
         watching = self._guard
@@ -155,6 +155,11 @@ class PromotingLaunch:
         else:
             watching.timed(self._launch, arguments)
             self._arm(sample=call + guard.EVERY)
+
+    def _pass_by(self, call: int) -> None:
+        """Count what calls have taken since the last time."""
+        pass_by((call - self._told) * self._seconds)
+        self._told = call
 
     def _turn(self, call: int, waits: bool = True) -> None:
         """Whatever change is due at a call that no graph captures; `waits`: for a kernel, too, that was just begun."""
