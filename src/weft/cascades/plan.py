@@ -127,8 +127,8 @@ class CascadePlan:
         at_once = self.options.backend == "triton" or self.options.specialize == "now"
         if self.kernel is None or at_once or not begins_with_library(self.said.device.type):
             return None
-        elements = size_of(self.frame, self.notation.s)
-        return kernel_takes_over(target_of("triton", self.said.device), elements)
+        name = f"{self.said} {self.options} {self.alpha} {self.written.graph}"
+        return kernel_takes_over(target_of("triton", self.said.device), size_of(self.frame, self.notation.s), name)
 
     @cached_property
     def kernel(self) -> CascadeLaunch | None:

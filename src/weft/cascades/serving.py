@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -30,6 +31,7 @@ from weft.planner.promotion import LIBRARY, SPECIALISED, Tier, begins_with_libra
 from weft.planner.schedule import Target
 from weft.planner.target import target_of
 from weft.plans.arrival import LATE, Arrival
+from weft.plans.side_by_side import is_noted, note
 
 LEAST = 16  # of a side of `tl.dot`
 FEW = 8  # terms of S that take less time one by one than as a matrix product of 16
@@ -44,8 +46,7 @@ _WORTH = 1 << 24  # elements of S that are worth a kernel's compilation
 _LEAST_K, LEAST_E = 32, 64  # in shared memory that wgmma reads: narrower ones came out wrong on an H200
 _SHARED = 226 << 10  # bytes of shared memory of a program, but for barriers
 PER_ELEMENT = 2.5e-11  # seconds of blocks for an element of S, on an H200
-_SECONDS = 4.0  # that compiling the kernels of the forward pass and of gradients takes
-_BY_BLOCKS = 1.0  # seconds of calls by blocks until one waits for the kernel, which is many times as fast
+_SECONDS, _LOADING = 5.0, 0.5  # that kernels of a cascade take to be compiled, and to be loaded that are
 _BY_TORCH, _BY_ROWS = 3e-9, 1e-9  # seconds for an element of S on a CPU, products not counted
 _COMPILING = 1.5  # seconds for a stage
 
@@ -302,8 +303,11 @@ class Takeover:
     It is compiled from the call `early` on, which takes so many `seconds`, and serves from the call `due` on.
     """
 
-    def __init__(self, target: Target, seconds: float, early: float, due: float) -> None:
-        self._target, self._seconds, self._early, self.due = target, seconds, early, due
+    def __init__(
+        self, target: Target, seconds: float, early: float, due: float, then: Callable[[], None] = lambda: None
+    ) -> None:
+        """`then` is called once it serves."""
+        self._target, self._seconds, self._early, self.due, self._then = target, seconds, early, due, then
         self._count = count(1)
         self._arrival: Arrival | None = None
         self.serves = False
@@ -318,14 +322,18 @@ class Takeover:
             built = self._arrival.result()
             self.due = 2 * call if built == LATE else math.inf
             self.serves = not isinstance(built, str)
-            if not self.serves and built != LATE:
+            if self.serves:
+                self._then()
+            elif built != LATE:
                 log.info("compiled code of a cascade does not take over: %s", built)
         return self.serves
 
 
-def kernel_takes_over(target: Target, elements: int) -> Takeover:
-    """A kernel that takes the place of blocks of S, which has so many elements."""
-    return Takeover(target, _SECONDS, 1, 1 + math.ceil(_BY_BLOCKS / (elements * PER_ELEMENT)))
+def kernel_takes_over(target: Target, elements: int, name: str) -> Takeover:
+    """A kernel that takes the place of blocks of S, which has so many elements; `name` says all that it is made of."""
+    seconds = _LOADING if is_noted(name, target) else _SECONDS
+    due = 1 + math.ceil(seconds / (elements * PER_ELEMENT))
+    return Takeover(target, seconds, 1, due, partial(note, name, target))
 
 
 class Loops:

@@ -88,12 +88,13 @@ def bar(seconds: float, kind: str) -> float:
 
 def taken_over(
     tier: Tier, call: int, seconds: float, offer: Name, better: float, ready: float, tuned: bool = False,
-    worth: float = WORTH, kind: str = "cpu",
+    worth: float = WORTH, kind: str = "cpu", period: float = 0.0,
 ) -> Tier:  # fmt: skip
     """The tier of a plan whose calls take `seconds`, once it is known that `offer` would take `better` seconds, and
     `ready` to prepare, which begins once calls have lost `worth` seconds; `call` is the number of the call that is
-    about to run. A schedule that was `tuned` is the fastest whatever is predicted. `kind`: of device."""
-    later = math.floor(_MARGIN * ready / max(seconds, 1e-9))
+    about to run. A schedule that was `tuned` is the fastest whatever is predicted. `kind`: of device. `period`: seconds
+    from call to call, where that is longer."""
+    later = math.floor(_MARGIN * ready / max(seconds, period, 1e-9))
     if tuned:
         return Tier(tier.name, tier.why, offer, call, call + later, better)
     if better > bar(seconds, kind):

@@ -46,6 +46,7 @@ class PromotingLaunch:
         self._asked, self._report = asked, report
         self._serving, self._launch = first, first.launch
         self._seconds = first.choice.best.waited  # of a call, predicted or measured
+        self._period = 0.0  # seconds from call to call, where these are steps of something longer
         self._offer: Offer | None = None
         self._arrival: Arrival | None = None
         self._guard: Guard | None = None
@@ -108,6 +109,15 @@ class PromotingLaunch:
     def wanted(self) -> ServiceRequest:
         """The request for a specialised kernel."""
         return self._asked._replace(specialize="now")
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of a call of what serves, predicted or measured."""
+        return self._seconds
+
+    def beside(self, seconds: float) -> None:
+        """Say that calls are steps of a whole that takes so many seconds, which pass from one to the next."""
+        self._period = seconds
 
     @property
     def kernels(self) -> Any:
@@ -185,7 +195,7 @@ class PromotingLaunch:
             better = self._of(offer)
             found = promotion.taken_over(
                 plain, call, self._paid, offer.name, better, offer.ready, offer.tuned, offer.worth,
-                self._asked.target.kind,
+                self._asked.target.kind, self._period,
             )  # fmt: skip
             if found.switch_at is not None:
                 self._offer = offer

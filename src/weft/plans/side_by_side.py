@@ -36,12 +36,21 @@ def compile_side_by_side(name: str, target: Target, wanted: Callable[[], Iterabl
     """
     if target.kind != "cuda" or not can_build(target):
         return 0
-    place = _place(name, target)
-    if Store(ROOM).load(place) is not None:
+    if is_noted(name, target):
         return 0
     count = compiled(target, [each for each in wanted() if each is not None])
-    Store(ROOM).save(place, {"kernels": count})
+    note(name, target, count)
     return count
+
+
+def is_noted(name: str, target: Target) -> bool:
+    """Whether this machine has compiled the kernels of that name."""
+    return Store(ROOM).load(_place(name, target)) is not None
+
+
+def note(name: str, target: Target, kernels: int = 1) -> None:
+    """Keep on disk that this machine has compiled them."""
+    Store(ROOM).save(_place(name, target), {"kernels": kernels})
 
 
 def compiled(target: Target, wanted: Iterable[ServiceRequest]) -> int:

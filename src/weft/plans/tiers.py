@@ -10,12 +10,14 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from threading import Lock
 from time import perf_counter
 from typing import Any, NamedTuple
 
 import torch
 
 from weft.algebra import NAMED
+from weft.base.forks import free_in_child
 from weft.cpu.machine_code import is_packed
 from weft.errors import UnsupportedError
 from weft.gpu.pointwise.nvrtc import identity
@@ -45,6 +47,7 @@ if (torch.version.cuda is not None or torch.version.hip is not None) and identit
 
 LONG = 1e-4  # seconds of a contraction for which "now" looks at the library tier as well
 LONG_CALL = 2e-3  # seconds of a call on a GPU beside which this process compiles
+_here = free_in_child(Lock())  # of one kernel at a time
 HERE = 2.0  # seconds that a kernel takes until it is compiled and tested in this process
 NEARLY = 1.03  # times of what another schedule was measured to take
 
@@ -253,7 +256,12 @@ def made(asked: ServiceRequest, offer: Offer, serving: float = 0.0) -> Built:
 
     Calls that take long leave this process time to compile until compilers are at work.
     """
-    known, elsewhere = offer.choice, not offer.kept and (serving < LONG_CALL or compilers_work(asked.target))
+    known, elsewhere = offer.choice, not offer.kept
+    if elsewhere and serving >= LONG_CALL and not compilers_work(asked.target) and _here.acquire(blocking=False):
+        try:
+            return chosen_and_built(asked, known)
+        finally:
+            _here.release()
     if known is None and elsewhere:  # else a tuned schedule is stored, which this process reads
         known = planned_elsewhere(asked.description, asked.target, asked.workspace_limit)
     if known is None:
