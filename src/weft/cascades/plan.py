@@ -48,6 +48,7 @@ from weft.spec.dtypes import dtype_name, resolve, result_type, storage_type
 
 FEW = 1 << 17  # elements of S on a CPU that torch's operations serve best, all at once
 _KNOWN_CALLS = 64  # of a plan
+_WITH_GRADIENTS = 2  # times of a forward pass that calls by blocks and compiling take
 
 
 class CascadePlan:
@@ -276,7 +277,7 @@ class CascadePlan:
         if self.attention is not None and self.attention.serves(grads):
             return self._attended(given, grads), partial(self._attended_again, grads=grads)
         if self.arriving is not None:
-            self.arriving(self._preparing(given, grads))
+            self.arriving(self._preparing(given, grads), _WITH_GRADIENTS if grads else 1)
         found = self._packed(DifferentiatedCascade.apply(FullRun(self), *given))
         return found, self._anew if self.said.device.type == "cpu" else Repeated.of(self, given)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import replace
 from functools import partial
-from itertools import count
+from itertools import count, islice
 from typing import Any, NamedTuple
 
 import torch
@@ -312,15 +312,17 @@ class Takeover:
         self._arrival: Arrival | None = None
         self.serves = False
 
-    def __call__(self, compiled: Callable[[], Any]) -> bool:
-        call = next(self._count)
+    def __call__(self, compiled: Callable[[], Any], times: int = 1) -> bool:
+        """`times`: how many times as long a call and its compilation take."""
+        call = next(islice(self._count, times - 1, None))
         if self.serves or (self._target.kind != "cpu" and torch.cuda.is_current_stream_capturing()):
             return self.serves
         if self._arrival is None and call >= self._early:
-            self._arrival = Arrival(compiled, self._target, self._seconds, told=lambda built: "code of a cascade")
+            seconds = times * self._seconds
+            self._arrival = Arrival(compiled, self._target, seconds, told=lambda built: "code of a cascade")
         if self._arrival is not None and call >= self.due:
             built = self._arrival.result()
-            self.due = 2 * call if built == LATE else math.inf
+            self.due = math.ceil(1.5 * call) if built == LATE else math.inf
             self.serves = not isinstance(built, str)
             if self.serves:
                 self._then()

@@ -184,9 +184,6 @@ class NetworkReplay:
         self._taken = sorted({node for call in calls for node in (call.left, call.right) if node < leaves})
         self._branches = apart and len(calls) >= _BRANCHES * _depth(calls)
         self._promoting = [call.launch for call in calls if isinstance(call.launch, PromotingLaunch)]
-        every = sum(launch.seconds for launch in self._promoting)
-        for launch in self._promoting:
-            launch.beside(every)
         self._graphs: dict[tuple[int, ...], torch.cuda.CUDAGraph] = {}
         self._gathering: tuple[torch.cuda.CUDAGraph, list[torch.Tensor]] | None = None
         self._seen: tuple[int, ...] | None = None
@@ -220,6 +217,9 @@ class NetworkReplay:
         """Let better kernels take over that are due: those of all steps at once, as each exchange costs a capture."""
         calls, self._looked = self._runs - self._looked, self._runs
         self._next_look = math.ceil(_SELDOM * self._runs)
+        whole = sum(launch.seconds for launch in self._promoting)
+        for launch in self._promoting:
+            launch.beside(whole)
         if self._seen is not None and sum([launch.replayed(calls) for launch in self._promoting]):
             self.forget()
 

@@ -2,7 +2,7 @@
 
 A plan begins with what costs nothing to begin with: the library tier. Every call of it
 loses what a better kernel would have saved by the model's count. The better one is prepared alongside the calls once
-that is worth while. It takes over after as many calls as take half as long again as preparing takes: by then it is
+that is worth while. It takes over after as many calls as take a quarter longer than preparing takes: by then it is
 there, and nobody waits. Clocks have no part in it: what `weft.plans.guard` has timed takes the place of predictions. A
 change to a specialised kernel is kept on disk, and the next process prepares that kernel from the first call on.
 """
@@ -48,14 +48,15 @@ LOADING = _FITTED("loading")  # seconds that planning and loading one takes that
 IMPORTING = _FITTED("importing")  # and those of Triton and the families, once in a process
 LOOKING = _FITTED("looking")  # seconds that it takes to find out what would be better
 TESTING = _FITTED("testing")  # seconds of the self-test of a family that is new to the machine
+TESTING_FIRST = _FITTED("testing_first")  # and on a GPU where none was tested yet
 MADE = _FITTED("made")  # times that a specialised kernel takes of what memory alone would
 MADE_PRODUCTS = _FITTED("made_products")  # and of what arithmetic alone would
 LEAST = _FITTED("least")  # seconds of a kernel that does next to nothing
 
 _PATIENCE = 4  # times of what looking takes that calls have taken before anybody looks
-WORTH = 0.005  # seconds that calls have lost before a better kernel is prepared
+WORTH = 0.01  # seconds that calls have lost before a better kernel is prepared
 WORTH_CPU = 0.25  # and of what compiling takes in this process, which waits for it at its end
-_MARGIN = 1.5  # times of what preparing takes that pass until the better kernel takes over
+_MARGIN = 1.25  # times of what preparing takes that pass until the better kernel takes over
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +78,8 @@ def begins_with_library(kind: str) -> bool:
 
 
 def looks_at(seconds: float) -> int:
-    """The call of a library tier that takes `seconds` at which it is found out what would be better."""
-    return 1 + math.floor(_PATIENCE * LOOKING / max(seconds, 1e-9))
+    """The call of a library tier that takes `seconds` at which it is found out what would be better: not the first."""
+    return max(2, 1 + math.floor(_PATIENCE * LOOKING / max(seconds, 1e-9)))
 
 
 def bar(seconds: float, kind: str) -> float:

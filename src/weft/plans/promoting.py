@@ -237,8 +237,9 @@ class PromotingLaunch:
         assert self._arrival is not None
         built, name = self._arrival.result(), tier.then or SPECIALISED
         if built == LATE:
-            self._say(self._serving._replace(tier=replace(tier, switch_at=2 * call)))
-            self._arm(due=2 * call)
+            again = call + 1 + (call - tier.early) // 2
+            self._say(self._serving._replace(tier=replace(tier, switch_at=again)))
+            self._arm(due=again)
             return
         self._arrival = self._offer = None
         stays = replace(tier, then=None, switch_at=None, look_at=None)

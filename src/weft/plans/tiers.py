@@ -26,7 +26,7 @@ from weft.library import permutations
 from weft.planner import promotion, verdicts
 from weft.planner.planner import Choice
 from weft.planner.promotion import LIBRARY, SPECIALISED, Name, Tier
-from weft.planner.registry import BLAS, LIBRARIES, imported
+from weft.planner.registry import BLAS, FAMILIES, LIBRARIES, PERMUTATION_FAMILIES, imported
 from weft.planner.schedule import Description, Ranked, Target, is_invariant
 from weft.planner.tuned import kept_here
 from weft.plans.arrival import (
@@ -46,7 +46,7 @@ if (torch.version.cuda is not None or torch.version.hip is not None) and identit
     imported("weft.library.passes")  # with weft, and not while calls go on
 
 LONG = 1e-4  # seconds of a contraction for which "now" looks at the library tier as well
-LONG_CALL = 2e-3  # seconds of a call on a GPU beside which this process compiles
+LONG_CALL = 1e-2  # seconds of a call on a GPU beside which this process compiles what takes a third of it
 _here = free_in_child(Lock())  # of one kernel at a time
 HERE = 2.0  # seconds that a kernel takes until it is compiled and tested in this process
 NEARLY = 1.03  # times of what another schedule was measured to take
@@ -201,7 +201,14 @@ def offered(asked: ServiceRequest, serving: float) -> Offer:
         ready = promotion.LOADING + (0.0 if "triton" in sys.modules else promotion.IMPORTING)
         return Offer(SPECIALISED, seconds, ready, kept.choice, kept.tuned, kept=True)
     start_compilers(asked.target)
-    return Offer(SPECIALISED, seconds, _compiling(asked.target, serving), None)
+    ready = _compiling(asked.target) + _testing_any(asked.target)
+    return Offer(SPECIALISED, seconds, min(ready, HERE) if _compiles_here(serving, seconds) else ready, None)
+
+
+def _compiles_here(serving: float, better: float) -> bool:
+    """Whether calls are long, and what is on its way so much better, that this process compiles it beside them until
+    other processes are ready to."""
+    return serving >= LONG_CALL and 3 * better <= serving
 
 
 def _ready(choice: Choice) -> float:
@@ -213,10 +220,9 @@ def _ready(choice: Choice) -> float:
     return _compiling(choice.target) + _testing(choice)
 
 
-def _compiling(target: Target, serving: float = 0.0) -> float:
-    """Seconds until a kernel is compiled: by compilers, or before they are at work here, beside long calls."""
-    starts = starting(target)
-    return min(starts + promotion.COMPILING, HERE) if serving >= LONG_CALL else starts + promotion.COMPILING
+def _compiling(target: Target) -> float:
+    """Seconds of a kernel in another process."""
+    return promotion.COMPILING + starting(target)
 
 
 def _testing(choice: Choice) -> float:
@@ -224,6 +230,16 @@ def _testing(choice: Choice) -> float:
     family, applies = choice.best.family.__name__, verdicts.applies(choice.backend, choice.target)
     known = not applies or family in LIBRARIES or bool(verdicts.known(family, choice.backend, choice.target))
     return 0.0 if known else promotion.TESTING
+
+
+def _testing_any(target: Target) -> float:
+    """Seconds of a self-test where this machine has tested no family yet."""
+    applies = verdicts.applies("triton", target)
+    return promotion.TESTING_FIRST if applies and not any(verdicts.known(*each) for each in _families(target)) else 0.0
+
+
+def _families(target: Target) -> list[tuple[str, str, Target]]:
+    return [(name, "triton", target) for name in (*FAMILIES["triton"], *PERMUTATION_FAMILIES["triton"])]
 
 
 def _is_linked(choice: Choice) -> bool:
@@ -257,7 +273,8 @@ def made(asked: ServiceRequest, offer: Offer, serving: float = 0.0) -> Built:
     Calls that take long leave this process time to compile until compilers are at work.
     """
     known, elsewhere = offer.choice, not offer.kept
-    if elsewhere and serving >= LONG_CALL and not compilers_work(asked.target) and _here.acquire(blocking=False):
+    here = elsewhere and _compiles_here(serving, offer.seconds) and not compilers_work(asked.target)
+    if here and _here.acquire(blocking=False):
         try:
             return chosen_and_built(asked, known)
         finally:
