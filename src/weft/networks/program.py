@@ -30,6 +30,8 @@ from weft.networks.steps import (
     as_launched,
     is_worth_while,
     prepared,
+    promoting,
+    tell_pace,
     wanted,
 )
 from weft.networks.tree import TreeStep
@@ -37,6 +39,7 @@ from weft.planner.target import target_of
 from weft.plans.side_by_side import FEWEST, compile_side_by_side
 
 KEPT = {"cuda": 1 << 26, "cpu": 1 << 24}  # bytes of an arena that is kept between the calls of `einsum`
+_PACED = (1, 4, 12, 40, 200)  # runs step by step at which steps hear how long the whole takes
 
 
 class SumPlace(NamedTuple):
@@ -91,6 +94,7 @@ class NetworkProgram:
         self._seen = bool(self._odd or self._conjugated)  # operands that steps see otherwise than they come
         self._shape, self._dtype = tree.graph.shape, plan.dtype
         self._plain: list[ContractionCall] = []
+        self._runs = 0  # step by step
         self._stream: Any = None
         self.replay: NetworkReplay | None = None
         replays = graphs is True or (graphs and is_worth_while(self.each, plan.gathered))
@@ -282,6 +286,9 @@ class NetworkProgram:
         if self.replay is not None and self._watch is None and changed is None and not self._captured:
             self.replay.run(values)
         else:
+            self._runs += 1
+            if self._runs in _PACED:
+                tell_pace(promoting(self.each))
             self._calls(self._above(self.each, changed), values, where)
 
     def _finish(

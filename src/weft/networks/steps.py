@@ -174,6 +174,18 @@ def may_replay(tree: Tree, price: Model, graphs: bool | str) -> bool:
     return len(steps) >= FEWEST and seconds < _DOUBT * SLOW * LAUNCH * len(steps)
 
 
+def promoting(calls: Calls) -> list[PromotingLaunch]:
+    """The launches of steps that may change to other kernels."""
+    return [call.launch for call in calls if isinstance(call.launch, PromotingLaunch)]
+
+
+def tell_pace(launches: Sequence[PromotingLaunch]) -> None:
+    """Tell steps how long all of them take: so much time passes from one call of each to the next."""
+    whole = sum(launch.seconds for launch in launches)
+    for launch in launches:
+        launch.beside(whole)
+
+
 class NetworkReplay:
     """Graphs of the same steps, on operands of the caller's or gathered ones."""
 
@@ -183,7 +195,7 @@ class NetworkReplay:
         self._calls, self._run, self._most = calls, run, most
         self._taken = sorted({node for call in calls for node in (call.left, call.right) if node < leaves})
         self._branches = apart and len(calls) >= _BRANCHES * _depth(calls)
-        self._promoting = [call.launch for call in calls if isinstance(call.launch, PromotingLaunch)]
+        self._promoting = promoting(calls)
         self._graphs: dict[tuple[int, ...], torch.cuda.CUDAGraph] = {}
         self._gathering: tuple[torch.cuda.CUDAGraph, list[torch.Tensor]] | None = None
         self._seen: tuple[int, ...] | None = None
@@ -194,6 +206,7 @@ class NetworkReplay:
         """The steps on the operands among `values`."""
         self._runs += 1
         if self._promoting and self._runs >= self._next_look:
+            tell_pace(self._promoting)
             self._look()
             if self._runs > 1 and any(launch.wants_timing for launch in self._promoting):
                 self._launched(values)
@@ -217,9 +230,6 @@ class NetworkReplay:
         """Let better kernels take over that are due: those of all steps at once, as each exchange costs a capture."""
         calls, self._looked = self._runs - self._looked, self._runs
         self._next_look = math.ceil(_SELDOM * self._runs)
-        whole = sum(launch.seconds for launch in self._promoting)
-        for launch in self._promoting:
-            launch.beside(whole)
         if self._seen is not None and sum([launch.replayed(calls) for launch in self._promoting]):
             self.forget()
 

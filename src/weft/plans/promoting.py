@@ -30,7 +30,7 @@ from weft.planner.program import number
 from weft.planner.promotion import SPECIALISED, Tier
 from weft.planner.schedule import Make, NewTensor, is_invariant
 from weft.plans import guard
-from weft.plans.arrival import LATE, Arrival, pass_by
+from weft.plans.arrival import LATE, Arrival, pass_by, start_compilers
 from weft.plans.guard import Guard
 from weft.plans.select import ServiceRequest
 from weft.plans.tiers import NEARLY, Offer, Served, corrected, made, offered
@@ -228,6 +228,8 @@ class PromotingLaunch:
         """Prepare the kernel that takes over."""
         asked, offer = self._asked, self._offer or Offer(tier.then or SPECIALISED, 0.0, promotion.COMPILING, None)
         serving = self._paid
+        if not offer.kept:
+            start_compilers(asked.target)
         self._arrival = Arrival(lambda: made(asked, offer, serving), asked.target, offer.ready)
         assert tier.switch_at is not None
         self._arm(due=tier.switch_at)

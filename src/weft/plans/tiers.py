@@ -46,6 +46,7 @@ if (torch.version.cuda is not None or torch.version.hip is not None) and identit
     imported("weft.library.passes")  # with weft, and not while calls go on
 
 LONG = 1e-4  # seconds of a contraction for which "now" looks at the library tier as well
+SHORT = 1e-4  # seconds of a call that the host takes most of: what this process does beside it holds it up
 LONG_CALL = 1e-2  # seconds of a call on a GPU beside which this process compiles what takes a third of it
 _here = free_in_child(Lock())  # of one kernel at a time
 HERE = 2.0  # seconds that a kernel takes until it is compiled and tested in this process
@@ -70,15 +71,16 @@ class Offer(NamedTuple):
     tuned: bool = False  # measured to be the fastest
 
     kept: bool = False  # it served in an earlier process
+    disturbs: float = 0.0  # seconds that preparing it takes from calls beside it
 
     @property
     def worth(self) -> float:
         """Seconds that calls have lost before it is prepared."""
         if self.kept:
-            return 0.0
+            return self.disturbs
         here = self.choice is not None and self.choice.target.kind == "cpu"
         compiles = here and self.ready >= promotion.COMPILING_CPU
-        return promotion.WORTH_CPU * self.ready if compiles else promotion.WORTH
+        return promotion.WORTH_CPU * self.ready if compiles else promotion.WORTH + self.disturbs
 
 
 def served(asked: ServiceRequest) -> Served:
@@ -141,8 +143,9 @@ def _served(asked: ServiceRequest) -> Served:
 
 
 def _looks_at(asked: ServiceRequest, seconds: float) -> int:
-    """The call that finds out what would be better: the first one where that is stored."""
-    return 1 if promotion.kept(*asked[:4]) is not None else promotion.looks_at(seconds)
+    """The call that finds out what would be better: the first one where that is stored, and calls are not short."""
+    at_once = (seconds >= SHORT or asked.target.kind == "cpu") and promotion.kept(*asked[:4]) is not None
+    return 1 if at_once else promotion.looks_at(seconds)
 
 
 def library_first(specialize: str, target: Target) -> bool:
@@ -197,12 +200,15 @@ def offered(asked: ServiceRequest, serving: float) -> Offer:
         tuned = choice.best.measured is not None
         return Offer(SPECIALISED, choice.best.seconds, ready, choice, tuned, kept is not None)
     seconds = promotion.expected(asked.description, asked.target)
+    imports = 0.0 if "triton" in sys.modules else promotion.IMPORTING
+    disturbs = imports if serving < SHORT else 0.0
     if kept is not None:
-        ready = promotion.LOADING + (0.0 if "triton" in sys.modules else promotion.IMPORTING)
-        return Offer(SPECIALISED, seconds, ready, kept.choice, kept.tuned, kept=True)
-    start_compilers(asked.target)
+        return Offer(SPECIALISED, seconds, promotion.LOADING + imports, kept.choice, kept.tuned, True, disturbs)
+    if serving >= SHORT:  # which starting a process does not hold up
+        start_compilers(asked.target)
     ready = _compiling(asked.target) + _testing_any(asked.target)
-    return Offer(SPECIALISED, seconds, min(ready, HERE) if _compiles_here(serving, seconds) else ready, None)
+    ready = min(ready, HERE) if _compiles_here(serving, seconds) else ready
+    return Offer(SPECIALISED, seconds, ready, None, disturbs=disturbs)
 
 
 def _compiles_here(serving: float, better: float) -> bool:
