@@ -49,8 +49,6 @@ IMPORTING = _FITTED("importing")  # and those of Triton and the families, once i
 LOOKING = _FITTED("looking")  # seconds that it takes to find out what would be better
 TESTING = _FITTED("testing")  # seconds of the self-test of a family that is new to the machine
 TESTING_FIRST = _FITTED("testing_first")  # and on a GPU where none was tested yet
-MADE = _FITTED("made")  # times that a specialised kernel takes of what memory alone would
-MADE_PRODUCTS = _FITTED("made_products")  # and of what arithmetic alone would
 LEAST = _FITTED("least")  # seconds of a kernel that does next to nothing
 
 _PATIENCE = 4  # times of what looking takes that calls have taken before anybody looks
@@ -105,7 +103,8 @@ def taken_over(
 
 
 def expected(description: Description, target: Target) -> float:
-    """Seconds that a specialised kernel is expected to take on a GPU, without planning one."""
+    """Seconds that a specialised kernel takes at least on a GPU, without planning one: whether it is faster by enough
+    is asked of its own model once it is planned."""
     by = coefficients(target)
     modes = description.modes
     layouts: tuple[Any, ...]
@@ -119,7 +118,7 @@ def expected(description: Description, target: Target) -> float:
         if layout is not None:
             extents, strides = [mode.extent for mode in modes], [mode.strides[tensor] for mode in modes]
             size += layout.dtype.itemsize * distinct_elements(extents, strides)
-    return LEAST + max(MADE * size / by.memory_rate, MADE_PRODUCTS * seconds)
+    return LEAST + max(size / by.memory_rate, seconds)
 
 
 def _rate(contraction: Contraction, target: Target) -> float:
