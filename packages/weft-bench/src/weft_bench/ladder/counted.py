@@ -63,6 +63,13 @@ METRICS = (
 )
 
 
+def counted_bytes(step: Step) -> float | None:
+    """Bytes that all launches of a rung moved between memory and the chip; None where they were not counted."""
+    moved = [CounterSet.from_dict(each).dram_bytes for each in step.profile.get("counters", ())]
+    known = [each for each in moved if each is not None]
+    return sum(known) if known and len(known) == len(moved) else None
+
+
 def longest(step: Step) -> CounterSet | None:
     """The counters of the launch of a rung that took longest; None where none were read."""
     read = [CounterSet.from_dict(each) for each in step.profile.get("counters", ())]
