@@ -103,7 +103,8 @@ def remarks(ladder: Ladder, flight: Flight) -> list[str]:
             for step in steps
             if (clocks := step.profile.get("timing", {}).get("clocks")) and clocks["throttled"]
         ]
-        return [_filled(f"The device held its clocks down while these were timed: {'; '.join(slowed)}.")] if slowed else []
+        said = f"The device held its clocks down while these were timed: {'; '.join(slowed)}."
+        return [_filled(said)] if slowed else []
     numbers = [number for number, _ in _rungs(ladder, flight)]
     command = f"weft ladder {ladder.name} --rung {numbers[0]}-{numbers[-1]}"
     return [_filled(f"No times of these rungs are recorded yet: `{command}` measures them.")]
