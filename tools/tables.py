@@ -98,7 +98,7 @@ def _gains() -> Iterator[tuple[str, str, str, float, float | None, float | None]
 
 
 def ladder_found() -> str:
-    """What the pages of the ladders show together: rungs that are slower than those that they are held against."""
+    """Figures of all ladders together: rungs that are slower than those that they are held against."""
     gains = list(_gains())
     published = [(gain, source) for *_, gain, _, source in gains if source]
     near = sum(max(gain / source, source / gain) < 4 / 3 for gain, source in published)

@@ -230,6 +230,8 @@ def test_the_studys_figures_are_those_of_the_draws() -> None:
     assert study.hits_table({"cases": {"one": case}}).rows == []
     case["orders"]["hits"] = {"8": 61.5, "-4": 94.0}
     assert [cell.text for cell in study.hits_table({"cases": {"one": case}}).rows[0]] == ["one", "94", "62"]
+    case["orders"]["hits"] = {"8": 102.1, "-4": 94.0}  # such a rate cannot be
+    assert study.hits_table({"cases": {"one": case}}).rows == []
 
 
 def test_l2_hits_are_those_of_the_longest_launch_in_each_order(monkeypatch: pytest.MonkeyPatch) -> None:

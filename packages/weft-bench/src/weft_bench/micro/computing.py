@@ -34,7 +34,7 @@ def registers(device: torch.device, name: str, budget: float) -> Micro:
 
 
 def held(device: torch.device, name: str, budget: float) -> Micro:
-    """The same rate at equal work, over the number of registers that a thread keeps besides: occupancy alone varies."""
+    """Rate at equal work over the number of registers that a thread keeps besides: occupancy alone varies."""
     rows = [{"held": count, **_rate(device, EQUAL, count, budget)} for count in HELD]
     first, last = (float(rows[at]["Tflop/s"] or 0) for at in (0, -1))
     return Micro(
