@@ -267,6 +267,11 @@ PEERS: dict[str, dict[str, tuple[str, str]]] = {
         "compile": ("cascades", "CompiledCascade"),
         "blocks": ("cascades", "BlocksCascade"),
     },
+    "program": {
+        "weft": ("programs", "WeftProgram"),
+        "torch": ("programs", "TorchProgram"),
+        "compile": ("programs", "CompiledProgram"),
+    },
     "in place": {
         "weft": ("permutations", "WeftTranspose"),
         "torch": ("permutations", "TorchTranspose"),
