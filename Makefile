@@ -172,7 +172,7 @@ $(FIGURES:%=figure-%): figure-%: $(READY)
 
 # What was cut off goes on.
 STUDY ?= tuning ladder micro scaling
-STUDIES := $(STUDY) everyday regret cascade accuracy kernelbench cookbook
+STUDIES := $(STUDY) everyday regret cascade accuracy kernelbench pyscf cookbook
 DO_tuning      := -m weft bench tuning --samples 300 --counters --out $(RESULTS)/tuning --resume
 DO_ladder      := -m weft ladder all --profile --energy --out $(RESULTS)/ladder --resume
 DO_micro       := -m weft micro all --out $(RESULTS)/micro
@@ -182,6 +182,7 @@ DO_regret      := -m weft bench regret --out $(RESULTS)/regret --resume
 DO_cascade     := -m weft bench cascade --out $(RESULTS)/cascade --resume
 DO_accuracy    := -m weft accuracy --out $(RESULTS)/accuracy
 DO_kernelbench := -m weft bench kernelbench --out $(RESULTS)/kernelbench --resume
+DO_pyscf       := -m weft bench pyscf --cases '00*' --out $(RESULTS)/pyscf --resume
 DO_cookbook    := -m cookbook --device cuda --missing --out $(RESULTS)/cookbook.json
 .PHONY: study $(sort $(STUDIES:%=study-%))
 study: $(STUDY:%=study-%)

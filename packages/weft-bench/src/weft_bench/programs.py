@@ -24,13 +24,13 @@ WORSE = 4  # times the error of torch's plain way that a result may have
 
 @dataclass(frozen=True)
 class ProgramProblem:
-    """One program in float32. Ways are called as run(*tensors)."""
+    """One program. Ways are called as run(*tensors)."""
 
     case: ProgramCase
 
     @property
     def memory(self) -> int:
-        return 24 * self.case.elements
+        return 6 * self.case.bytes
 
     def inputs(self, device: torch.device, seed: int = 0) -> tuple[Tensor, ...]:
         case, random = self.case, torch.Generator(device).manual_seed(seed)
@@ -38,7 +38,8 @@ class ProgramProblem:
         found = []
         for name, shape in zip(case.tensors, case.shapes, strict=True):
             how = case.drawn.get(name, "rand")
-            made = (torch.randn if how == "randn" else torch.rand)(shape, generator=random, device=device)
+            draw = torch.randn if how == "randn" else torch.rand
+            made = draw(shape, generator=random, device=device, dtype=case.dtype)
             made = made.mul_(2).sub_(1).mul_(bound) if how == "layer" else made
             found.append(case.made(made).contiguous() if case.made is not None else made)
         return tuple(found)
@@ -47,28 +48,28 @@ class ProgramProblem:
         return ProgramCheck(self.case, tensors)
 
     def record(self, entry: Entry, tensors: tuple[Tensor, ...], ceilings: Ceilings | None) -> CaseRecord:
-        case = self.case
+        case, dtype = self.case, str(self.case.dtype).removeprefix("torch.")
         return CaseRecord(
             name=case.name, group=entry.group, base=entry.base, equation=case.equation,
-            extents=list(case.extents.items()), dtypes=("float32",) * len(tensors), precision="", functions={},
+            extents=list(case.extents.items()), dtypes=(dtype,) * len(tensors), precision="", functions={},
             layouts=("contiguous",) * len(tensors), scaled=entry.scaled, modes={},
-            work={"flops": 2 * case.work, "function_flops": 0, "bytes": 4 * case.elements}, floor={},
+            work={"flops": 2 * case.work, "function_flops": 0, "bytes": case.bytes}, floor={},
         )  # fmt: skip
 
 
 class ProgramCheck:
     """Results against torch's plain way in float64.
 
-    An error is right up to some units of the last place of the largest element, or `WORSE` times that of torch's plain
-    way in float32, whose sums are as long.
+    An error is right up to some units of the last place of the largest element (of sums of products: of the largest sum
+    of their absolute values), or `WORSE` times that of torch's plain way in the type of the case.
     """
 
     def __init__(self, case: ProgramCase, tensors: tuple[Tensor, ...]) -> None:
         self._case, self._tensors = case, tensors
         self._exact = case.plain(*(each.double() for each in tensors))
-        largest = float(self._exact.abs().max())
+        size = case.plain(*(each.double().abs() for each in tensors)) if case.sums else self._exact.abs()
         plain = float((case.plain(*tensors) - self._exact).abs().max())
-        self._bound = max(UNITS * torch.finfo(torch.float32).eps * largest, WORSE * plain)
+        self._bound = max(UNITS * torch.finfo(case.dtype).eps * float(size.max()), WORSE * plain)
 
     def error(self, run: Callable[..., Any], stored: torch.dtype | None = None) -> float:
         """The largest error over its bound; `WrongResult` where that is over 1."""

@@ -17,8 +17,8 @@ Program = Callable[..., torch.Tensor]
 class ProgramCase:
     """One program. `weft` and `plain` take the tensors in their order; `weft` may take keywords of a plan besides.
 
-    `equation` is that of its largest product, which the work is counted by. `drawn` says how a tensor is filled: "rand"
-    from 0 to 1 (the usual), "randn", or "layer", as torch starts a linear layer; `made` makes a tensor of that.
+    `equation` is that of its largest product, by whose modes the work is counted. `drawn` says how a tensor is filled:
+    "rand" from 0 to 1 (the usual), "randn", or "layer", as torch starts a linear layer; `made` makes a tensor of that.
     """
 
     name: str
@@ -30,6 +30,8 @@ class ProgramCase:
     extents: Mapping[str, int]
     drawn: Mapping[str, str] = field(default_factory=dict)
     made: Callable[[torch.Tensor], torch.Tensor] | None = None
+    dtype: torch.dtype = torch.float32
+    sums: bool = False  # whether each element is a sum of products alone, judged by the sum of their absolute values
     multiple: int = 1  # that the extent of n is of
     tiers: bool = True  # whether `weft` takes the keyword `specialize`
 
@@ -43,14 +45,19 @@ class ProgramCase:
 
     @property
     def elements(self) -> int:
-        """Elements of all tensors and of the result of the largest product."""
+        """Elements of all tensors and of the result of the equation."""
         result = self.equation.partition("->")[2]
         return sum(map(math.prod, self.shapes)) + math.prod(self.extents[label] for label in result)
 
     @property
     def work(self) -> int:
-        """Multiply-adds of the largest product."""
+        """Multiply-adds of the equation, all operands at once."""
         return math.prod(self.extents[label] for label in {*self.equation} - {*",->"})
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all tensors and of the result."""
+        return self.elements * self.dtype.itemsize
 
     def shrunk(self, work: int) -> ProgramCase:
         """The case with about so many multiply-adds at most: all large extents by one factor."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
@@ -48,6 +49,32 @@ class CompiledProgram(TorchProgram):
     def calls(self, case: ProgramCase) -> dict[str, Call]:
         torch.compiler.reset()
         return {"": torch.compile(case.plain, dynamic=False)}
+
+
+class CupyProgram(TorchProgram):
+    """`cupy.einsum` on torch's stream: by cuTENSOR where the variable CUPY_ACCELERATORS names it."""
+
+    name = "cupy"
+
+    def prepare(self, case: ProgramCase, tensors: tuple[Tensor, ...]) -> Prepared | str:
+        try:
+            import cupy
+        except ImportError:
+            return "CuPy is not installed"
+        if not tensors[0].is_cuda:
+            return "it computes on a GPU"
+        self._cupy = cupy
+        return super().prepare(case, tensors)
+
+    def calls(self, case: ProgramCase) -> dict[str, Call]:
+        cupy = self._cupy
+
+        def run(*tensors: Tensor) -> Tensor:
+            with cupy.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream):
+                found = cupy.einsum(case.equation, *map(cupy.from_dlpack, tensors))
+                return torch.from_dlpack(cupy.ascontiguousarray(found))
+
+        return {os.environ.get("CUPY_ACCELERATORS", ""): run}
 
 
 class WeftProgram(TorchProgram):

@@ -271,6 +271,7 @@ PEERS: dict[str, dict[str, tuple[str, str]]] = {
         "weft": ("programs", "WeftProgram"),
         "torch": ("programs", "TorchProgram"),
         "compile": ("programs", "CompiledProgram"),
+        "cupy": ("programs", "CupyProgram"),
     },
     "in place": {
         "weft": ("permutations", "WeftTranspose"),
