@@ -77,7 +77,7 @@ def _lower(s: Any, i: Any, j: Any) -> Any:
 
 
 def _shaped(name: str, plain: Program, made: Callable[[Tensor], Tensor], kept: Any = None) -> ProgramCase:
-    """A product of matrices of 4096 rows of one shape, of which the elements that `kept` keeps are stored."""
+    """A product of square matrices of one shape; only elements that `kept` keeps are stored."""
     options = {"epilogue": kept, "indices": {"i": "m", "j": "n"}} if kept else {}
 
     def run(a: Tensor, b: Tensor, **how: Any) -> Tensor:
@@ -137,7 +137,7 @@ def _pointwise() -> Iterator[ProgramCase]:
 
 
 def _after(then: Then) -> Program:
-    """The same in torch: a linear layer, then one operation after the other."""
+    """A linear layer of torch, then one operation after the other."""
     return lambda x, w, b: then(F.linear(x, w, b))
 
 
