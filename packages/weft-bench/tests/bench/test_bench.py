@@ -262,6 +262,16 @@ def test_the_study_is_of_commands_that_there_are() -> None:
             told(*words, "--help")
 
 
+def test_reasons_go_to_a_file(tmp_path: Path) -> None:
+    """All groups with enough cases, under the run's commit."""
+    run = Path(__file__).parents[4] / "results" / "h200" / "tccg-tf32"
+    told("report", run, "--why", "cutensor", "--out", tmp_path / "why.md")
+    text = (tmp_path / "why.md").read_text()
+    assert text.startswith("# tccg on NVIDIA H200, commit ")
+    assert "| quantity | cases | spearman | interval | pearson | interval |" in text
+    assert "| M N | 48 | 0.50 |" in text
+
+
 def test_the_figures_that_are_quoted_are_those_that_are_measured() -> None:
     """Each folder of results has the command that `make figures` gives it, but for where it goes."""
     results = Path(__file__).parents[4] / "results" / "h200"
