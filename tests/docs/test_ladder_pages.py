@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 
 from pages import DOCS, docs_module
+from weft_bench.ladder.counted import longest
 
-made = docs_module("ladder_pages").pages()
+ladder_pages = docs_module("ladder_pages")
+climb = ladder_pages.climb
+made = ladder_pages.pages()
 
 
 @pytest.mark.parametrize("file", sorted(made), ids=lambda file: file.stem)
@@ -53,6 +56,19 @@ def test_a_record_of_several_cards_says_so() -> None:
         assert "Times are from more than one NVIDIA H200" in words(name)
         assert "joined by hand: rungs 1 to" in words(name)
     assert "The device held its clocks down while these were timed: 19 warp groups (1965 MHz" in words("multiply")
+
+
+def test_what_the_overview_says_of_double_precision_and_of_two_sites() -> None:
+    steps = {(step.flight, step.name): step for name in ("multiply", "tensor") for step in climb(name).steps}
+    text = " ".join((DOCS / "ladder.md").read_text().split())
+    flat = longest(steps["fp64", "flat tiles"])
+    assert f"is busy {flat.get('alu'):.0f} % of the time and the FP64 pipe {flat.get('fp64'):.0f} %" in text
+    assert f"{steps['fp64', 'flat tiles'].rate[0]:.1f} TFLOP/s of 34" in text
+    sizes, products = (
+        1e6 * steps["two-site", name].seconds["value"] for name in ("7 sizes for the shape", "two batched products")
+    )
+    said = f"{sizes:.0f} us with sizes for the shape, {products:.0f} as two"
+    assert said in " ".join((DOCS / "figures.md").read_text().split())
 
 
 def test_rungs_stand_under_the_roof_by_the_bytes_that_were_counted() -> None:

@@ -199,6 +199,10 @@ def test_reading_a_profile() -> None:
         assert sentence.format(*(f"{value:.0f} %" for value in values)) in text
 
     memory, products, slots = profile("tccg-46"), profile("tccg-20"), profile("max-plus")
+    for found in profiles_below([RESULTS / "h200" / "profiles"]).values():
+        assert found.environment["date"][:10] in text
+        assert found.environment["artifacts"]["commit"][:8] in text
+        assert found.environment["artifacts"]["commit"].endswith("+changes") == ("of two uncommitted states" in text)
     counters = memory["counters"][-1]["values"]
     says("The call is at {} of the floor.", 100 * memory["share"])
     busy = (counters[key] for key in ("K3", "K2", "tensor"))
