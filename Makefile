@@ -182,6 +182,7 @@ DO_regret      := -m weft bench regret --out $(RESULTS)/regret --resume
 DO_cascade     := -m weft bench cascade --out $(RESULTS)/cascade --resume
 DO_accuracy    := -m weft accuracy --out $(RESULTS)/accuracy
 DO_kernelbench := -m weft bench kernelbench --out $(RESULTS)/kernelbench --resume
+study-pyscf: export CUPY_ACCELERATORS = cutensor
 DO_pyscf       := -m weft bench pyscf --cases '00*' --out $(RESULTS)/pyscf --resume
 DO_cookbook    := -m cookbook --device cuda --missing --out $(RESULTS)/cookbook.json
 .PHONY: study $(sort $(STUDIES:%=study-%))
