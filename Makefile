@@ -4,6 +4,7 @@
 #   make test      run the tests             make bench    measure the benchmark suite
 #   make figures   measure what README quotes, on a GPU, three quarters of an hour
 #   make study     random schedules, ladders with counters and joules, the machine itself: a GPU, half an hour
+#   make evidence  all of these and more at one commit, nine minutes (MINUTES) a call, until all is done: a GPU
 #   make docs      render the pages          make dist     build wheels and sdists
 #   make release   install both anew, in empty environments of each Python here
 #   make test-all  run the slow tests too, and those of pages: installs Chromium where it may
@@ -38,6 +39,7 @@ RESULTS ?= out/figures
 FIGURES ?= tccg tccg-bf16 tccg-tf32 tccg-fp64 tccg-fusion beyond dense epilogue weights algebra numbers permute \
   transpose call nn small networks
 PROFILED ?= 01 04 13 14 16 19 20 31 40 46
+OUTLIERS ?= 13 14 20 22 24 28 30 41  # that the GETT paper looks at one by one
 
 RUN_tccg        := tccg --peers cutensor,torch --quick --budget 0.03
 RUN_tccg-bf16   := tccg --dtypes bf16_fp32 --peers cutensor --quick --budget 0.02
@@ -65,10 +67,10 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .NOTPARALLEL:
 .PHONY: help demo test test-all test-gpu test-tritons sanitize lint bench figures profiles browser clean \
-  $(FIGURES:%=figure-%) $(TRITONS:%=test-triton-%) $(PROFILED:%=profile-%)
+  $(FIGURES:%=figure-%) $(TRITONS:%=test-triton-%)
 
 help:
-	@sed -n 's/^# \{0,1\}//p' Makefile | head -n 14
+	@sed -n 's/^# \{0,1\}//p' Makefile | head -n 15
 
 demo: $(READY) $(if $(READY),$(VENV)/.kernels)
 	$(PY) -m weft demo $(ARGS)
@@ -170,20 +172,38 @@ $(FIGURES:%=figure-%): figure-%: $(READY)
 
 # What was cut off goes on.
 STUDY ?= tuning ladder micro scaling
-DO_tuning  := bench tuning --samples 300 --counters --out $(RESULTS)/tuning --resume
-DO_ladder  := ladder all --profile --energy --out $(RESULTS)/ladder --resume
-DO_micro   := micro all --out $(RESULTS)/micro
-DO_scaling := bench scaling --out $(RESULTS)/scaling --resume
-.PHONY: study $(STUDY:%=study-%)
+STUDIES := $(STUDY) everyday regret cascade accuracy kernelbench pyscf cookbook
+DO_tuning      := -m weft bench tuning --samples 300 --counters --out $(RESULTS)/tuning --resume
+DO_ladder      := -m weft ladder all --profile --energy --out $(RESULTS)/ladder --resume
+DO_micro       := -m weft micro all --out $(RESULTS)/micro
+DO_scaling     := -m weft bench scaling --out $(RESULTS)/scaling --resume
+DO_everyday    := -m weft bench everyday --out $(RESULTS)/everyday --resume
+DO_regret      := -m weft bench regret --out $(RESULTS)/regret --resume
+DO_cascade     := -m weft bench cascade --out $(RESULTS)/cascade --resume
+DO_accuracy    := -m weft accuracy --out $(RESULTS)/accuracy
+DO_kernelbench := -m weft bench kernelbench --out $(RESULTS)/kernelbench --resume
+study-pyscf: export CUPY_ACCELERATORS = cutensor
+DO_pyscf       := -m weft bench pyscf --cases '00*' --out $(RESULTS)/pyscf --resume
+DO_cookbook    := -m cookbook --device cuda --missing --out $(RESULTS)/cookbook.json
+.PHONY: study $(sort $(STUDIES:%=study-%))
 study: $(STUDY:%=study-%)
 
-$(STUDY:%=study-%): study-%: $(READY)
-	$(PY) -m weft $(DO_$*)
+$(sort $(STUDIES:%=study-%)): study-%: $(READY)
+	PYTHONPATH=src:tools$(if $(PYTHONPATH),:$(PYTHONPATH)) $(PY) $(DO_$*)
+
+# All that pages quote, at one commit: `make evidence` again goes on with what is left.
+MINUTES ?= 9
+EVIDENCE ?= $(FIGURES:%=figure-%) $(filter-out study-scaling,$(sort $(STUDIES:%=study-%))) \
+  $(sort $(PROFILED:%=profile-%) $(OUTLIERS:%=profile-%))
+.PHONY: evidence $(sort $(PROFILED:%=profile-%) $(OUTLIERS:%=profile-%))
+evidence: $(READY)
+	$(PY) tools/evidence.py --results $(RESULTS) \
+	  --minutes $(MINUTES) --make '$(MAKE) PY=$(PY) RESULTS=$(RESULTS) ARGS="--against cutensor"' $(EVIDENCE)
 
 profiles: $(PROFILED:%=profile-%)
 	$(PY) -m weft_bench.profiling.summary $(RESULTS)/profiles
 
-$(PROFILED:%=profile-%): profile-%: $(READY)
+$(sort $(PROFILED:%=profile-%) $(OUTLIERS:%=profile-%)): profile-%: $(READY)
 	$(PY) -m weft profile tccg-$* --out $(RESULTS)/profiles/tccg-$* $(ARGS)
 
 clean:

@@ -8,6 +8,7 @@
     SmallProblem          a `SmallCase`:       run(a, b, c, x, d); a task has some of these
     NetworkProblem        a `NetworkCase`:     run(*operands), see `weft_bench.networks`
     CascadeProblem        a `CascadeCase`:     run(*tensors), see `weft_bench.cascades`
+    ProgramProblem        a `ProgramCase`:     run(*tensors), see `weft_bench.programs`
 
 `PROBLEMS` names the one for each kind of suite.
 """
@@ -37,6 +38,7 @@ from weft_bench.gradient_check import GradientCheck
 from weft_bench.networks import NetworkProblem
 from weft_bench.peers.gated import GatedTensors
 from weft_bench.peers.registry import Tensors
+from weft_bench.programs import ProgramProblem
 from weft_bench.records import CaseRecord
 from weft_bench.small import SmallProblem
 
@@ -230,6 +232,7 @@ PROBLEMS: Mapping[str, Callable[[Any], Problem]] = {
     "small": SmallProblem,
     "network": NetworkProblem,
     "cascade": CascadeProblem,
+    "program": ProgramProblem,
 }
 
 

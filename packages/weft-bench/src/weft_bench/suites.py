@@ -18,6 +18,8 @@
     networks      a slice of each of five public tensor networks
     scaling       sliced networks and placed products on 1, 2, 4, ... ranks: the same, and growing with the ranks
     cascade       attention, kernel sums, a step of Sinkhorn's iteration, a loss over a vocabulary
+    kernelbench   KernelBench's products of level 1, and of level 2 with what follows them, each in a few lines
+    pyscf         the equations of gpu4pyscf in float64, with the extents of three molecules
     demo          the fused example of the paper and TCCG in one pair of number types: what `weft demo` runs
 
 A suite is data: what kind its cases are of, which number types it may be asked for, and a function that makes its
@@ -40,7 +42,10 @@ from weft.spec.dtypes import find_dtype
 from weft_bench import cases
 from weft_bench.cases import Case, layout
 from weft_bench.cases.cascades import CascadeCase, cascades
+from weft_bench.cases.kernelbench import kernelbench
 from weft_bench.cases.networks import NetworkCase, networks, shrunk_network
+from weft_bench.cases.programs import ProgramCase
+from weft_bench.cases.pyscf import MOLECULES, pyscf
 from weft_bench.cases.scaling import PlacedCase, ScalingCase, placed, scaling
 from weft_bench.cases.small import SmallCase, small
 from weft_bench.entry import Entry
@@ -357,6 +362,24 @@ SUITES: dict[str, Suite] = {
         sampling={"mode": "hot", "capture": False, "budget": 0.1},
         work=1 << 29,
     ),
+    "kernelbench": Suite(
+        "KernelBench's 18 products of level 1, and its 37 of level 2 with what follows, each in a few lines of weft",
+        lambda types: [Entry(case, case.group, case.name) for case in kernelbench()],
+        kind="program",
+        peers=("torch", "compile"),
+        sampling={"capture": False, "budget": 0.1},
+        work=1 << 24,
+    ),
+    "pyscf": Suite(
+        "the 1207 equations of gpu4pyscf's einsums in float64, most called first, with the extents of three molecules",
+        lambda molecules: [Entry(case, molecule, case.name) for molecule in molecules for case in pyscf(molecule)],
+        kind="program",
+        types=MOLECULES,
+        usual=("medium",),
+        peers=("torch", "cupy"),
+        sampling={"capture": False, "budget": 0.05},
+        work=1 << 24,
+    ),
     "demo": Suite(
         "the fused example of the paper, and TCCG in one pair of number types",
         _demo,
@@ -378,7 +401,7 @@ def _shrunk(entry: Entry, work: int) -> Entry:
     if isinstance(entry.case, NetworkCase):
         sliced = shrunk_network(entry.case, work)
         return replace(entry, case=sliced, scaled=sliced.terms != entry.case.terms)
-    if isinstance(entry.case, (ScalingCase, PlacedCase, CascadeCase)):
+    if isinstance(entry.case, (ScalingCase, PlacedCase, CascadeCase, ProgramCase)):
         smaller = entry.case.shrunk(work)
         return replace(entry, case=smaller, scaled=smaller != entry.case)
     if isinstance(case, SmallCase):  # is small

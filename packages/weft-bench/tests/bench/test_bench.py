@@ -251,9 +251,25 @@ def test_every_figure_is_measured_by_a_command_that_there_is(name: str) -> None:
 def test_the_study_is_of_commands_that_there_are() -> None:
     text = (Path(__file__).parents[4] / "Makefile").read_text()
     found = re.findall(r"^DO_(\S+)\s*:= (.+)$", text, re.MULTILINE)
-    assert {name for name, _ in found} == {"tuning", "ladder", "micro", "scaling"}
-    for _, arguments in found:
-        told(*arguments.replace("$(RESULTS)", "out").split(), "--help")
+    studied = {"tuning", "ladder", "micro", "scaling"}
+    assert {name for name, _ in found} == studied | {
+        "everyday", "regret", "cascade", "accuracy", "kernelbench", "pyscf", "cookbook"
+    }  # fmt: skip
+    for name, arguments in found:
+        _, module, *words = shlex.split(arguments.replace("$(RESULTS)", "out"))
+        assert module == ("cookbook" if name == "cookbook" else "weft")  # whose own tests are with the pages
+        if module == "weft":
+            told(*words, "--help")
+
+
+def test_reasons_go_to_a_file(tmp_path: Path) -> None:
+    """All groups with enough cases, under the run's commit."""
+    run = Path(__file__).parents[4] / "results" / "h200" / "tccg-tf32"
+    told("report", run, "--why", "cutensor", "--out", tmp_path / "why.md")
+    text = (tmp_path / "why.md").read_text()
+    assert text.startswith("# tccg on NVIDIA H200, commit ")
+    assert "| quantity | cases | spearman | interval | pearson | interval |" in text
+    assert "| M N | 48 | 0.50 |" in text
 
 
 def test_the_figures_that_are_quoted_are_those_that_are_measured() -> None:

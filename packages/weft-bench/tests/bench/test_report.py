@@ -361,4 +361,8 @@ def test_threats_are_what_the_record_says() -> None:
     assert "slowed itself down in 1 of 2 timings" in said["Causes"]
     assert "not those of a commit" in said["Other places"]
     assert "selected cases" in said["Other places"]
+    risky.cases[0].floor = {"seconds": 1.5 * risky.cases[0].results["weft"].summary.median}
+    assert "1 of 2 times are below the floor, down to 0.67 of it" in threats(risky)["What is measured"]
+    risky.environment["artifacts"]["joined by hand"] = "case 1 is of another card"
+    assert "joined by hand of several devices or commits: case 1 is of" in threats(risky)["Other places"]
     assert "Missing from means: 1 of 3 results" in said["What is measured"]

@@ -219,6 +219,10 @@ def test_the_studys_figures_are_those_of_the_draws() -> None:
     expected = 31 / (30 * 2 / 3 + 1)  # two of three beat the peer
     assert shown[:6] == ["30", "4", "25%", "1.5", "67%", f"{expected:.1f}"]
     assert shown[6:] == ["1.0", "33%", "0.20", "0.50", "10.0 us"]
+    among = {**case, "trials": [{**trials[1], "at": 0}, *trials[2:]]}  # the model's choice is one of the draws
+    assert study.table({"cases": {"one": among}}).rows[0][7].text == "2.0"
+    alone = {**case, "trials": [{**trials[1], "at": 0}, *trials[3:]]}
+    assert study.table({"cases": {"one": alone}}).rows[0][7].text == "-"
     orders = study.orders_table({"cases": {"one": case}})
     assert list(orders.heads) == ["case", "-4", "8"]
     assert [cell.text for cell in orders.rows[0]] == ["one", "1.00", "1.50"]
@@ -226,6 +230,8 @@ def test_the_studys_figures_are_those_of_the_draws() -> None:
     assert study.hits_table({"cases": {"one": case}}).rows == []
     case["orders"]["hits"] = {"8": 61.5, "-4": 94.0}
     assert [cell.text for cell in study.hits_table({"cases": {"one": case}}).rows[0]] == ["one", "94", "62"]
+    case["orders"]["hits"] = {"8": 102.1, "-4": 94.0}  # such a rate cannot be
+    assert study.hits_table({"cases": {"one": case}}).rows == []
 
 
 def test_l2_hits_are_those_of_the_longest_launch_in_each_order(monkeypatch: pytest.MonkeyPatch) -> None:

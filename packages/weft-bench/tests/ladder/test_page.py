@@ -13,10 +13,12 @@ from browser import Browser
 from pages import ROOT
 from weft.errors import WeftError
 from weft_bench.ladder import save
+from weft_bench.ladder.counted import METRICS, SHARED
 from weft_bench.ladder.page import retold
 from weft_bench.ladder.record import Climb, read
 from weft_bench.ladder.recorded import document, recordings
 from weft_bench.ladder.threats import of_climb
+from weft_bench.profiling.counters import CounterSet
 
 browser = browsing.browser
 MEASURED = ROOT / "results" / "h200" / "ladder"
@@ -151,3 +153,14 @@ def test_the_chart_leads_to_a_rung(browser: Browser, page: Path) -> None:
     browser.run("document.querySelector('.bars a[href=\"#multiply-8\"]').click()")
     browser.run("new Promise((done) => setTimeout(done, 200))")
     assert browser.run(seen)
+
+
+def test_a_sources_metrics_follow_from_counters() -> None:
+    """Those that no record has yet, of counters as a profiler tells them."""
+    values = {
+        "inst_warp": 2591.0, "global_ld": 3e9, "global_st": 1e9, "seconds": 0.5, "shared_ld": 10.0,
+        "shared_ld_turns": 15.0, "shared_st": 4.0, "shared_st_turns": 8.0, "shared_busy": 62.0,
+    }  # fmt: skip
+    found = {each.name: each.of(CounterSet("kernel", values)) for each in METRICS if each not in SHARED}
+    assert list(found.values()) == ["2591", "6 GB/s", "2 GB/s", "1.5", "2", "6.2"]
+    assert not any(each.of(CounterSet("kernel", {})) for each in METRICS)

@@ -241,7 +241,7 @@ def variant_of(recipe: Any) -> str:
     """The pair and variant that a recipe of another process makes."""
     if isinstance(recipe, pairs.BranchRecipe):
         return f"divergence-by-{'lane' if recipe.by_lane else 'warp'}"
-    known = {("multiply", 1): "product-naive", ("multiply", 14): "product-cuBLAS"}
+    known = {("multiply", 2): "product-naive", ("multiply", 14): "product-cuBLAS"}
     direct, ordered = (pairs.recipe("two-site", variant, "cuda:0") for variant in ("direct", "ordered"))
     known |= {("tensor", direct.number): "two-site-direct", ("tensor", ordered.number): "two-site-ordered"}  # type: ignore[attr-defined]
     return known[recipe.ladder, recipe.number]
@@ -308,6 +308,13 @@ def test_a_branch_is_called_by_another_process(monkeypatch: pytest.MonkeyPatch) 
         call(*tensors)
         name, blocks, threads, out, side, _ = calls[-1]
         assert (name, blocks, threads, out.numel(), side) == ("branch", 32, 256, 32 * 256, int(by_lane))
+
+
+def test_a_hit_rate_is_of_sectors_and_never_over_a_hundred() -> None:
+    told = {"lts__t_sector_hit_rate.pct": 103.0, "l1tex__t_sector_hit_rate.pct": 100.4}
+    assert counted("kernel", told).values == {}
+    sectors = {"lts__t_sectors_lookup_hit.sum": 30.0, "lts__t_sectors_lookup_miss.sum": 10.0}
+    assert counted("kernel", told | sectors).get("l2_hits") == 75
 
 
 def test_a_missing_pair_of_values_is_named() -> None:

@@ -95,7 +95,7 @@ def test_threats_are_those_of_the_record() -> None:
     plain.timing = plain.timing | {"clocks": {"sm_mhz": 1710, "throttled": ["power cap"]}}
     said = of_profiles([plain])
     assert "replayed alone" in said["What is measured"]
-    assert "The device slowed itself down in 1 of 1 timing." in said["Causes"]
+    assert "The device slowed itself down in 1 of 1 timing (power cap)." in said["Causes"]
     assert "Clocks were not locked: 1710 MHz." in said["Causes"]
     assert "NVIDIA H200" in said["Other places"]
     assert "fewer than" not in said["Chance"]

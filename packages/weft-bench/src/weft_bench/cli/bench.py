@@ -131,7 +131,7 @@ def bench(
 
 def report(
     folders: Annotated[list[Path], typer.Argument(help="Folders that weft bench wrote.", exists=True)],
-    out: Annotated[Path | None, typer.Option(help="Where the page, or the summary, goes.", dir_okay=False)] = None,
+    out: Annotated[Path | None, typer.Option(help="Where page, summary or reasons go.", dir_okay=False)] = None,
     summary: Annotated[bool, typer.Option("--summary", help="Write results/DEVICE/summary.json instead.")] = False,
     groups: Annotated[
         str | None, typer.Option(help="Only these groups of one run, whole in it: bf16_fp32,tf32; --out is a folder.")
@@ -155,7 +155,10 @@ def report(
             typer.echo(f"wrote {reports.write_summary(folders, out)}")
             return
         if why is not None:
-            _print_why(load(folders[0]), why, folders[1:])
+            said = _print_why(load(folders[0]), why, folders[1:])
+            if out is not None:
+                write_whole(out, said)
+                typer.echo(f"wrote {out}")
             return
         if len(folders) == 1 and (page := _page_anew(folders[0])) is not None:
             typer.echo(f"wrote {page}")
@@ -194,8 +197,8 @@ def _page_anew(folder: Path) -> Path | None:
     return page_anew(folder) if (folder / JSON_FILE).exists() else None
 
 
-def _print_why(run: Run, peer: str, folders: Sequence[Path]) -> None:
-    """The correlations of every group of a run that has enough cases."""
+def _print_why(run: Run, peer: str, folders: Sequence[Path]) -> str:
+    """Print the correlations of every group of a run that has enough cases; the same in Markdown."""
     from weft_bench.profiling.why import LEAST, WHY_IN_WORDS, profiles_below, why
 
     if peer not in run.contenders[1:]:
@@ -204,8 +207,12 @@ def _print_why(run: Run, peer: str, folders: Sequence[Path]) -> None:
     groups = [group for group in run.groups if len(run.pairs(peer, group)) >= LEAST]
     if not groups:
         raise UnsupportedError(f"no group has {LEAST} cases with times of weft and {peer}")
+    parts = [f"# {run.suite} on {run.device}, commit {run.commit}", WHY_IN_WORDS]
     for group in groups:
-        print_table(why(run, peer, group, profiles), f"{run.suite} {group}: {peer}'s time over weft's", WHY_IN_WORDS)
+        table, title = why(run, peer, group, profiles), f"{run.suite} {group}: {peer}'s time over weft's"
+        print_table(table, title, WHY_IN_WORDS)
+        parts += [f"## {title}", table.markdown()]
+    return "\n\n".join(parts) + "\n"
 
 
 def _part(run: Run, groups: tuple[str, ...]) -> Run:

@@ -22,7 +22,7 @@ def register(app: typer.Typer) -> None:
 def micro(
     names: Annotated[
         list[str],
-        typer.Argument(help="launch, coalescing, registers, divergence, transfer, shared, l2, pairs, or all."),
+        typer.Argument(help="launch, coalescing, registers, held, divergence, transfer, shared, l2, pairs, or all."),
     ],
     device: Annotated[str | None, typer.Option(help="cuda, cuda:1, ...; on a CPU launch alone.")] = None,
     budget: Annotated[float, typer.Option(min=0, help="Seconds of samples for each timing.")] = 0.1,

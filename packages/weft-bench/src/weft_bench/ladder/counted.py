@@ -44,7 +44,23 @@ def _issued(counters: CounterSet) -> float | None:
     return None if busy is None else SCHEDULERS * busy / 100
 
 
-#: Those that both have.
+def _turns(key: str) -> Callable[[CounterSet], float | None]:
+    def turns(counters: CounterSet) -> float | None:
+        taken, asked = counters.get(f"{key}_turns"), counters.get(key)
+        return taken / asked if taken is not None and asked else None
+
+    return turns
+
+
+def _tenths(key: str) -> Callable[[CounterSet], float | None]:
+    def tenths(counters: CounterSet) -> float | None:
+        share = counters.get(key)
+        return None if share is None else share / 10
+
+    return tenths
+
+
+#: Those that a record of today has.
 SHARED = (
     Metric("lanes active", "%", "lanes active %", lambda counters: counters.get("K10")),
     Metric("warps active", "%", "warps active of 1", lambda counters: counters.get("K6"), 100.0),
@@ -54,13 +70,20 @@ SHARED = (
 )
 METRICS = (
     *SHARED,
-    Metric("instructions a warp", "", "instructions a warp"),
-    Metric("global loads", "GB/s", "global loads GB/s"),
-    Metric("global stores", "GB/s", "global stores GB/s"),
-    Metric("SM loads: transactions a request", "", "SM loads: transactions a request"),
-    Metric("SM stores: transactions a request", "", "SM stores: transactions a request"),
-    Metric("SM utilization, of 10", "", "SM utilization of 10"),
+    Metric("instructions a warp", "", "instructions a warp", lambda counters: counters.get("inst_warp")),
+    Metric("global loads", "GB/s", "global loads GB/s", _rate("global_ld")),
+    Metric("global stores", "GB/s", "global stores GB/s", _rate("global_st")),
+    Metric("SM loads: transactions a request", "", "SM loads: transactions a request", _turns("shared_ld")),
+    Metric("SM stores: transactions a request", "", "SM stores: transactions a request", _turns("shared_st")),
+    Metric("SM utilization, of 10", "", "SM utilization of 10", _tenths("shared_busy")),
 )
+
+
+def counted_bytes(step: Step) -> float | None:
+    """Bytes that all launches of a rung moved between memory and the chip; None where they were not counted."""
+    moved = [CounterSet.from_dict(each).dram_bytes for each in step.profile.get("counters", ())]
+    known = [each for each in moved if each is not None]
+    return sum(known) if known and len(known) == len(moved) else None
 
 
 def longest(step: Step) -> CounterSet | None:

@@ -55,7 +55,7 @@ def _kernel(number: str, before: str | None, cases: tuple[str, ...], others: Map
     assert known[0].library is not None
     library, best = known[0].library
     seconds = times[number]
-    figure = f"kernel {number}: {seconds * 1e3:.4g} ms in double precision, V100"
+    figure = f"kernel {number}: {seconds * 1e3:.4g} ms in double precision, {cases[0].rpartition('-')[2]}, V100"
     gain = times[before] / seconds if before is not None else None
     if before in others and number in others:
         figure += f" (over {before} on a Quadro P6000: {others[str(before)] / others[number]:.2f})"

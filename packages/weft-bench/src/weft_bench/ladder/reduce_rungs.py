@@ -46,8 +46,9 @@ LADDER = Ladder(
     "reduce",
     "Many numbers to few: sums of rows by trees and shuffles, and a histogram by atomic additions.",
     (
-        Flight("sums", "The sum of each row of a matrix; the roof is the rate of a copy.", _sums, SUMS),
+        Flight("sums", "The sum of each row of a matrix; the roof is a copy's rate, which what only reads can exceed.",
+               _sums, SUMS),
         Flight("histogram", "How often each of 256 numbers occurs among random ones.", _histogram, HISTOGRAM),
     ),
     tiny=17,
-)
+)  # fmt: skip

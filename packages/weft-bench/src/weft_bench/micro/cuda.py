@@ -30,11 +30,14 @@ extern "C" __global__ void branch(float* out, int by_lane, int steps) {
 }
 """
 
-#: LIVE sums are kept by each thread, each in a register, and all are added to in every step.
+#: LIVE sums are kept by each thread, each in a register, and all are added to in every step. HELD more registers are
+#: kept from before the steps until after them, and nothing is done to them.
 LIVE_SUMS = r"""
 extern "C" __global__ void live_sums(float* out, int steps, float a, float b) {
-    float sums[LIVE];
+    float sums[LIVE], held[HELD + 1];
     int thread = blockIdx.x * blockDim.x + threadIdx.x;
+    #pragma unroll
+    for (int i = 0; i < HELD; ++i) held[i] = *(volatile float*)&out[thread];
     #pragma unroll
     for (int i = 0; i < LIVE; ++i) sums[i] = thread * (i + 1) * 1e-7f;
     #pragma unroll 1
@@ -45,6 +48,8 @@ extern "C" __global__ void live_sums(float* out, int steps, float a, float b) {
     float total = 0.0f;
     #pragma unroll
     for (int i = 0; i < LIVE; ++i) total += sums[i];
+    #pragma unroll
+    for (int i = 0; i < HELD; ++i) total += held[i];
     out[thread] = total;
 }
 """

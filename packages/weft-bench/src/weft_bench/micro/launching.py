@@ -8,19 +8,21 @@ from typing import Any
 import torch
 
 from weft.api.contract import plan
+from weft.errors import UnsupportedError
 from weft.machine.statistics import Summary
 from weft.machine.timing import Timing, measure
 from weft_bench.micro import published
 from weft_bench.micro.record import Micro, Row, column
 
 COUNT = 1000
+AGAIN = 2  # times that rows in doubt are measured anew
 UNSTEADY = 1.25  # a product that takes so many times as long as a larger one was held up by something else
 SIZES = (1, 2, 4, 8, 13, 16, 23, 32)
 
 
 def launch(device: torch.device, name: str, budget: float) -> Micro:
     """Microseconds of 1000 fp64 products of n x n matrices in three ways."""
-    rows = [_row(device, n, budget) for n in SIZES]
+    rows, doubt = agreeing(lambda n: _row(device, n, budget))
     least = min(rows, key=lambda row: float(row["separate us"] or 0))
     each = float(least["separate us"] or 0) / COUNT
     figures = {"us a launch": each}
@@ -29,7 +31,7 @@ def launch(device: torch.device, name: str, budget: float) -> Micro:
     return Micro(
         "launch", name, f"{COUNT} products of n x n matrices in fp64", "n", ("separate us", "graph us", "grouped us"),
         rows, figures, f"one launch after another costs {each:.3g} us each, whatever little it computes",
-        published.LAUNCH, published.SOURCE, doubt=doubt(rows),
+        published.LAUNCH, published.SOURCE, doubt=doubt,
     )  # fmt: skip
 
 
@@ -43,18 +45,27 @@ def overhead(separate: Summary, grouped: Summary) -> float | None:
     return max(0.0, 100 * (1 - grouped.median / separate.median))
 
 
-def doubt(rows: Sequence[Row]) -> str:
-    """A sentence where times contradict one another; empty where they do not."""
+def agreeing(row: Callable[[int], Row]) -> tuple[list[Row], str]:
+    """A row for each size, those that contradict others measured again; and a sentence on what is left out for it."""
+    rows = {n: row(n) for n in SIZES}
+    for _ in range(AGAIN):
+        rows |= {n: row(n) for n in held_up(list(rows.values()))}
+    doubtful = held_up(list(rows.values()))
+    if len(doubtful) == len(rows):
+        raise UnsupportedError("the machine is too busy to say anything: measure again on a quiet one")
+    sizes = ", ".join(map(str, doubtful))
+    said = f"left out: n = {sizes}, whose times contradict others; other programs use the machine" if doubtful else ""
+    return [each for n, each in rows.items() if n not in doubtful], said
+
+
+def held_up(rows: Sequence[Row]) -> list[int]:
+    """The sizes whose times contradict others: no overhead can be told, or a larger product takes far less."""
     times = column(rows, "separate us")
-    held_up = [
-        str(row["n"])
+    return [
+        int(row["n"] or 0)
         for at, row in enumerate(rows)
         if row["overhead %"] is None or times[at] > UNSTEADY * min(times[at:])
     ]
-    if not held_up:
-        return ""
-    sizes = ", ".join(held_up)
-    return f"the machine is too busy to say for n = {sizes}: other programs use it; measure again on a quiet one"
 
 
 def _row(device: torch.device, n: int, budget: float) -> Row:

@@ -9,7 +9,7 @@ import torch
 from weft.errors import UnsupportedError
 from weft.machine.stamp import device_stamp
 from weft_bench.environment import disclose
-from weft_bench.micro.computing import divergence, registers
+from weft_bench.micro.computing import divergence, held, registers
 from weft_bench.micro.launching import launch
 from weft_bench.micro.memory import coalescing, l2, shared, transfer
 from weft_bench.micro.pairs import pairs
@@ -19,8 +19,8 @@ from weft_bench.profiling.record import keep_l2
 BUDGET = 0.1  # seconds of samples for each timing
 
 MICROS: Mapping[str, Callable[[torch.device, str, float], Micro]] = {
-    "launch": launch, "coalescing": coalescing, "registers": registers, "divergence": divergence, "transfer": transfer,
-    "shared": shared, "l2": l2, "pairs": pairs,
+    "launch": launch, "coalescing": coalescing, "registers": registers, "held": held, "divergence": divergence,
+    "transfer": transfer, "shared": shared, "l2": l2, "pairs": pairs,
 }  # fmt: skip
 ON_CPU = ("launch",)  # what can be asked of a CPU, too
 

@@ -267,6 +267,12 @@ PEERS: dict[str, dict[str, tuple[str, str]]] = {
         "compile": ("cascades", "CompiledCascade"),
         "blocks": ("cascades", "BlocksCascade"),
     },
+    "program": {
+        "weft": ("programs", "WeftProgram"),
+        "torch": ("programs", "TorchProgram"),
+        "compile": ("programs", "CompiledProgram"),
+        "cupy": ("programs", "CupyProgram"),
+    },
     "in place": {
         "weft": ("permutations", "WeftTranspose"),
         "torch": ("permutations", "TorchTranspose"),

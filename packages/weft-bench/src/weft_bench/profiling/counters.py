@@ -76,6 +76,19 @@ MORE = (
     Counter("dram_write", "bytes written to DRAM", "B", _same("dram__bytes_write.sum")),
     Counter("l2_bytes", "bytes through the L2", "B", _same("lts__t_bytes.sum")),
     Counter("l2_hits", "L2 hit rate", "%", _same("lts__t_sector_hit_rate.pct", "lts__average_t_sector_hit_rate.pct")),
+    Counter("l2_hit", "sectors that the L2 had", "", _same("lts__t_sectors_lookup_hit.sum")),
+    Counter("l2_miss", "sectors that the L2 lacked", "", _same("lts__t_sectors_lookup_miss.sum")),
+    Counter("inst_warp", "instructions a warp", "", _same("smsp__average_inst_executed_per_warp.ratio")),
+    Counter("global_ld", "bytes of global loads", "B", _same("l1tex__t_bytes_pipe_lsu_mem_global_op_ld.sum")),
+    Counter("global_st", "bytes of global stores", "B", _same("l1tex__t_bytes_pipe_lsu_mem_global_op_st.sum")),
+    Counter("shared_ld_turns", "wavefronts of shared loads", "",
+            _same("l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum")),
+    Counter("shared_ld", "shared loads", "", _same("smsp__inst_executed_op_shared_ld.sum")),
+    Counter("shared_st_turns", "wavefronts of shared stores", "",
+            _same("l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum")),
+    Counter("shared_st", "shared stores", "", _same("smsp__inst_executed_op_shared_st.sum")),
+    Counter("shared_busy", "shared memory busy", "%",
+            _same(f"l1tex__data_pipe_lsu_wavefronts_mem_shared.{_PEAK}")),
     Counter("seconds", "time under the profiler", "s", _same("gpu__time_duration.sum", "gpu__time_duration.avg")),
     Counter("limit_shared", "blocks that shared memory allows", "blocks", _same("launch__occupancy_limit_shared_mem")),
     Counter("limit_warps", "blocks that warps allow", "blocks", _same("launch__occupancy_limit_warps")),
@@ -85,6 +98,7 @@ MORE = (
     Counter("registers", "registers a thread", "", _same("launch__registers_per_thread")),
 )  # fmt: skip
 
+HIT_RATES = ("K4", "l2_hits")
 ALL = (*PACK, *MORE)
 KNOWN: Mapping[str, Counter] = {each.key: each for each in ALL}
 
@@ -147,6 +161,12 @@ def counted(
             scale = 1 / (SCHEDULERS * processors) if isinstance(factor, str) and processors else factor
             values[counter.key], names[counter.key] = metrics[name] * float(scale), name
             break
+    hit, miss = values.get("l2_hit"), values.get("l2_miss")
+    if hit is not None and miss is not None and hit + miss:
+        values["l2_hits"], names["l2_hits"] = 100 * hit / (hit + miss), f"{names['l2_hit']} and {names['l2_miss']}"
+    for key in HIT_RATES:  # of counters read in several passes: one that cannot be is left out
+        if values.get(key, 0.0) > 100:
+            del values[key], names[key]
     return CounterSet(kernel, values, names, device)
 
 

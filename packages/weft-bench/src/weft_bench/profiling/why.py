@@ -84,6 +84,12 @@ def _quantities(run: Run, case: CaseRecord, profiles: Mapping[str, Record]) -> d
     flops, moved = case.work.get("flops"), case.work.get("bytes")
     matrix = [case.modes[name] for name in "mnk" if name in case.modes]
     found: dict[str, float | None] = {name.upper(): case.modes.get(name) for name in ("m", "n", "k", "batch")}
+    if len(matrix) == 3:
+        m, n, k = matrix
+        found |= {
+            "M N": m * n, "M K": m * k, "N K": n * k, "M over N": m / n, "K squared over M N": k * k / (m * n),
+            "least over greatest of M, N": min(m, n) / max(m, n),
+        }  # fmt: skip
     found |= {
         "least over greatest of M, N, K": min(matrix) / max(matrix) if matrix else None,
         "modes": len(case.extents),

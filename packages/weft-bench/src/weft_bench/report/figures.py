@@ -59,6 +59,8 @@ _IN_WORDS = (
     (r"same_schedule_over_plain", "the mean of the same where the schedule is the one without functions"),
     (r"invariant_over_plain", "time with bits that depend on no extent of A's own modes over the time without"),
     (r"worst_(?:invariant_)?over_plain", "the same in the worst case"),
+    (r"fast_0_vs_(.+)", "share of tasks that are right, beside a time of {0}"),
+    (r"fast_(\d)_vs_(.+)", "share of tasks that are right and more than {0} times as fast as {1}"),
     (r"vs_(.+)", "times as fast as {0}"),
     (r"bytes_over_(.+)", "memory that a call takes over that of {0}"),
     (r"(.+)_without_slow_vs_(.+)", "the same without cases over four times as far from the floor as {1}'s median case"),

@@ -76,6 +76,11 @@ class Table:
         kept = [at for at in range(len(self.heads)) if any(row[at].text for row in self.rows)]
         return Table([self.heads[at] for at in kept], [[row[at] for at in kept] for row in self.rows])
 
+    def markdown(self) -> str:
+        """The table as the project's pages have it."""
+        rows = ["| " + " | ".join(cell.text.replace("|", " ") for cell in row) + " |" for row in self.rows]
+        return "\n".join([f"| {' | '.join(self.heads)} |", "|-" * len(self.heads) + "|", *rows])
+
     def html(self) -> str:
         numeric = [any(row[column].key is not None for row in self.rows) for column in range(len(self.heads))]
         heads = "".join(_head(head, number) for head, number in zip(self.heads, numeric, strict=True))

@@ -25,6 +25,9 @@
     call.launch_us                     one launch of the smallest operation of torch, called from Python
     cascade.CASE.vs_sdpa               the peer's time over weft's
     cascade.CASE.bytes_over_sdpa       bytes of memory that weft's call takes over those of the peer's
+    kernelbench.fast_1_vs_torch        share of tasks that are right and more than once (fast_2: twice) as fast as the
+                                       peer; fast_0 counts what is right; kernelbench.level_1... of one level
+    kernelbench.gm1_torch              the peer's time over weft's, geometric mean of what is right
     scaling.CASE.speedup_on_P ...      see `weft_bench.report.scaling`
 
 A figure over several number types is formed where the run has all that the suite usually measures.
@@ -147,6 +150,20 @@ def algebra(run: Run) -> Figures:
     return found
 
 
+def kernelbench(run: Run) -> Figures:
+    """Shares of tasks by how many times as fast they are, as that suite's community counts, and means."""
+    found: Figures = {}
+    for name, chosen in (("", run), *((f".{group.replace(' ', '_')}", part(run, [group])) for group in run.groups)):
+        for peer in run.peers:
+            ratios = [theirs.summary.median / mine.summary.median for _, theirs, mine in chosen.pairs(peer)]
+            for level in (0, 1, 2):
+                share = sum(ratio > level for ratio in ratios) / len(chosen.cases)
+                found[f"kernelbench{name}.fast_{level}_vs_{peer}"] = Interval(share, share, share)
+            if both := relative(chosen, peer):
+                found[f"kernelbench{name}.gm1_{peer}"] = geomean(both)
+    return found
+
+
 def numbers(run: Run) -> Figures:
     """Complex numbers against peers, integers against half precision."""
     found: Figures = {}
@@ -243,5 +260,6 @@ SUITE_FIGURES: Mapping[str, Callable[[Run], Figures]] = {
     "numbers": numbers,
     "call": call,
     "cascade": cascade,
+    "kernelbench": kernelbench,
     "scaling": scaling_figures,
 }

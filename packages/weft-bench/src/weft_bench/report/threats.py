@@ -16,6 +16,7 @@ from weft_bench.records import Result, Run
 from weft_bench.two_groups import two_groups
 
 TITLE = "Threats to validity"
+JOINED = "joined by hand"  # what a record says of itself that is not of one run
 OUT_OF_CACHE = "A time is that of a call with operands out of the cache."
 WITH_HOST = "A time is that of a call from Python, in which the host's work may be longer than the device's."
 IN_CACHE = "A time is a call's time with operands in the cache."
@@ -54,7 +55,9 @@ def clocks_of(timings: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     known = [clocks for timing in timings if (clocks := timing.get("clocks"))]
     throttled = sum(bool(clocks.get("throttled")) for clocks in known)
     if throttled:
-        yield f"The device slowed itself down in {throttled} of {counted(len(timings), 'timing')}."
+        reasons = dict.fromkeys(reason for clocks in known for reason in clocks.get("throttled") or ())
+        said = f"The device slowed itself down in {throttled} of {counted(len(timings), 'timing')}"
+        yield f"{said} ({', '.join(reasons)})."
     rates = {megahertz for clocks in known if (megahertz := clocks.get("sm_mhz"))}
     if rates:
         yield f"Clocks were not locked: {' to '.join(map(str, sorted({min(rates), max(rates)})))} MHz."
@@ -67,8 +70,12 @@ def measured_at(device: str, environment: Mapping[str, Any], notes: Sequence[str
         return
     packages = environment.get("software", {}).get("packages", {})
     versions = [f"{name} {packages[name]}" for name in ("torch", "triton") if name in packages]
-    yield f"One device and one set of versions were measured: {'; '.join([device, *versions, *notes])}."
-    commit = environment.get("artifacts", {}).get("commit")
+    artifacts = environment.get("artifacts", {})
+    if joined := artifacts.get(JOINED):
+        yield f"The record was joined by hand of several devices or commits: {joined}. Versions: {', '.join(versions)}."
+    else:
+        yield f"One device and one set of versions were measured: {'; '.join([device, *versions, *notes])}."
+    commit = artifacts.get("commit")
     if commit is None or commit.endswith("+changes"):
         yield "The sources were not those of a commit: nobody can have them again."
 
@@ -79,6 +86,22 @@ def few_samples(numbers: Sequence[int]) -> Iterator[str]:
         yield f"{few} of {counted(len(numbers), 'timing')} have fewer than {ENOUGH_SAMPLES} samples."
 
 
+def under_floor(run: Run) -> Iterator[str]:
+    """How many times are below the least that the measured ceilings allow, and the least of them."""
+    shares = [
+        result.summary.median / case.floor["seconds"]
+        for case in run.cases
+        if case.floor and run.mode == "cold"
+        for result in case.results.values()
+        if result.samples
+    ]
+    if below := [share for share in shares if share < 1]:
+        yield (
+            f"{len(below)} of {counted(len(shares), 'time')} are below the floor, down to {min(below):.2f} of it: "
+            "its ceilings were measured, and others can be above them."
+        )
+
+
 def _results(run: Run) -> list[Result]:
     return [result for case in run.cases for result in case.results.values() if result.samples]
 
@@ -86,6 +109,7 @@ def _results(run: Run) -> list[Result]:
 def _measured(run: Run) -> Iterator[str]:
     yield WITH_HOST if run.host else IN_CACHE if run.mode == "hot" else OUT_OF_CACHE
     yield RANDOM
+    yield from under_floor(run)
     if "--quick" in run.command and "cutensor" in run.contenders:
         yield "cuTENSOR had fewer of its modes to choose from."
     if lacking := sum(not result.samples for case in run.cases for result in case.results.values()):

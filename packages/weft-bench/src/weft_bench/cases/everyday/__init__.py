@@ -11,6 +11,7 @@ from functools import cache
 from weft_bench.cases.everyday.case import EverydayCase, Fused
 from weft_bench.cases.everyday.learning import learning
 from weft_bench.cases.everyday.plain import plain
+from weft_bench.cases.everyday.public import public
 from weft_bench.cases.everyday.science import science
 
 __all__ = ["EverydayCase", "Fused", "chosen", "everyday"]
@@ -19,7 +20,7 @@ __all__ = ["EverydayCase", "Fused", "chosen", "everyday"]
 @cache
 def everyday() -> tuple[EverydayCase, ...]:
     """All cases; their names are unique."""
-    return (*learning(), *science(), *plain())
+    return (*learning(), *science(), *plain(), *public())
 
 
 def chosen(cases: Sequence[EverydayCase], words: Sequence[str]) -> list[EverydayCase]:
