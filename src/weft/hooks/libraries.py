@@ -134,7 +134,7 @@ def pyscf(**options: Any) -> Iterator[None]:
     try:
         from pyscf import lib
     except ModuleNotFoundError:
-        raise UnsupportedError("PySCF is not installed: pip install 'weft[hooks]'") from None
+        raise UnsupportedError("PySCF is not installed: pip install 'weft-tensor[hooks]'") from None
     own = {np.einsum: _instead_of(np.einsum, options), lib.einsum: _instead_of(lib.einsum, options)}
     _exchange(own)
     try:
