@@ -1,4 +1,4 @@
-"""weft-tensor-kernels as `make dist` makes it: wheel and sdist hold the kernels, and an installed wheel serves plans."""
+"""weft-tensor-kernels as `make dist` makes it: packages hold the kernels, and plans link those of an installed wheel."""
 
 from __future__ import annotations
 
