@@ -1,4 +1,4 @@
-"""weft-tensor-kernels as `make dist` makes it: packages hold the kernels, and plans link those of an installed wheel."""
+"""weft-tensor-kernels as `make dist` makes it: packages hold the kernels, and plans link those of a wheel."""
 
 from __future__ import annotations
 
