@@ -162,7 +162,7 @@ def _contract(theirs: Einsum, options: dict[str, Any], *arguments: Any, **keywor
 
 
 def _shape(array: Any) -> tuple[int, ...]:
-    """Of a dataset, too; of a list none, as those are short."""
+    """The extents of an array or a dataset; none of a list, which is short."""
     return getattr(array, "shape", ())
 
 
