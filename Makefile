@@ -11,7 +11,7 @@
 #   make test-gpu  run the tests that need a GPU, some minutes on one
 #   make test-tritons  cross-compile with each Triton that is supported, some minutes each
 #   make profiles      profile the cases of TCCG that are furthest from their floor, on a GPU, five minutes
-#   make kernels   build all that weft-kernels holds: object code for every level of CPUs, some minutes
+#   make kernels   build all that weft-tensor-kernels holds: object code for every level of CPUs, most of an hour on two cores
 #   make tapp      build contractions for C and Fortran, a shared library by TAPP: packages/weft-tapp
 #   make sanitize      compute-sanitizer and Triton's own on every family's kernels, on a GPU, some minutes
 #
@@ -24,7 +24,7 @@ ARGS   ?=
 
 ifdef PY
 READY :=
-# Without an installation the entry points of weft-bench are read from what stands in its project file.
+# Without an installation the entry points of weft-tensor-bench are read from what stands in its project file.
 METADATA := $(shell $(PY) tools/entry_points.py packages/weft-bench out/metadata)
 export PYTHONPATH := src:packages/weft-bench/src:packages/weft-kernels/src:$(METADATA)$(if $(PYTHONPATH),:$(PYTHONPATH))
 else
@@ -148,10 +148,12 @@ $(VENV)/.docs: $(VENV)/.installed
 
 # Wheels and sdists to out/dist.
 .PHONY: dist
-dist: $(READY) kernels
+dist: $(READY)
+	$(PY) -m weft_kernels.build_cpu --if-stale
 	$(PY) -m build --no-isolation --outdir out/dist .
 	$(PY) -m build --no-isolation --outdir out/dist packages/weft-bench
 	$(PY) -m build --no-isolation --outdir out/dist packages/weft-kernels
+	$(PY) tools/packed.py out/dist
 
 # The wheel and the sdist in empty environments, with dependencies from the package index, some minutes a Python.
 .PHONY: release
@@ -217,6 +219,7 @@ $(VENV)/.installed: pyproject.toml packages/weft-bench/pyproject.toml packages/w
 	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV) || { \
 	  echo "cannot make a virtual environment (on Debian and Ubuntu: apt install python3-venv)" >&2; \
 	  exit 1; }
+	$(VENV)/bin/python -m pip uninstall --quiet --yes weft weft-bench weft-kernels  # as these were called before
 	$(VENV)/bin/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[cli,networks,test,dev]' --editable packages/weft-bench \
 	  --editable packages/weft-kernels
 	@touch $@

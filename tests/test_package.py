@@ -32,7 +32,7 @@ def pins() -> dict[str, str]:
 
 def test_distribution_and_module_agree_on_the_version() -> None:
     """An editable install has the version of the day it was made: a slow test below makes a new one."""
-    made = metadata.distribution("weft")
+    made = metadata.distribution(PROJECT["name"])
     if "editable" in (made.read_text("direct_url.json") or ""):
         assert PROJECT["dynamic"] == ["version"]
     else:

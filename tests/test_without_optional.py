@@ -26,7 +26,7 @@ metadata.entry_points = lambda **asked: () if asked.get("group", "").startswith(
 
 
 def bare(code: str) -> str:
-    """What is said in an environment of the hard dependencies alone: no weft-bench, no extras."""
+    """What is said in an environment of the hard dependencies alone: no weft-tensor-bench, no extras."""
     return python(BARE + UNNAMED + code)
 
 
@@ -49,26 +49,26 @@ def test_networks_without_cotengra() -> None:
         "terms = ','.join(chr(97 + at) + chr(98 + at) for at in range(12)) + '->am'\n"
         "a = [torch.full((2, 2), 0.5) for _ in range(12)]\n"
         "net = weft.network(terms, *a)\n"
-        "print(net(*a).sum().item(), 'weft[networks]' in net.explain())\n"
+        "print(net(*a).sum().item(), 'weft-tensor[networks]' in net.explain())\n"
         "print(weft.network(terms, *a, slices='c')(*a).sum().item(), weft.einsum(terms, *a).sum().item())\n"
         "few = weft.network('ab,bc,cd->ad', *a[:3], memory_limit='1MB')\n"
-        "print(few(*a[:3]).sum().item(), 'weft[networks]' in few.explain(), len(weft.hooks.cotengra()))"
+        "print(few(*a[:3]).sum().item(), 'weft-tensor[networks]' in few.explain(), len(weft.hooks.cotengra()))"
     )
     assert said.split() == ["2.0", "True", "2.0", "2.0", "2.0", "False", "2"]
 
 
 #: What each raises or prints says what to install.
 NOT_INSTALLED = {
-    "import weft; weft.profile(None)": "weft.profile comes with the distribution weft-bench",
+    "import weft; weft.profile(None)": "weft.profile comes with the distribution weft-tensor-bench",
     "from weft.base.extensions import reader; reader('kernels.kernel', 'plan.kernels')": "plan.kernels comes with the "
-    "distribution weft-bench",
-    "import weft; weft.energy(None)": "weft.energy comes with the distribution weft-bench",
+    "distribution weft-tensor-bench",
+    "import weft; weft.energy(None)": "weft.energy comes with the distribution weft-tensor-bench",
     "import weft, torch; a = torch.ones(2, 2); weft.network('ab,bc->ac', a, a).draw('x.png')": "Network.draw() "
-    "comes with the distribution weft-bench",
-    "import sys; sys.argv = ['weft', '--version']; import weft.__main__ as m; m.main()": "weft[cli]",
-    f"{CHAIN}weft.network(*chain, memory_limit=400)": "weft[networks]",
-    f"{CHAIN}weft.network(*chain, optimize='hyper')": "weft[networks]",
-    "import weft; weft.hooks.pyscf().__enter__()": "weft[hooks]",
+    "comes with the distribution weft-tensor-bench",
+    "import sys; sys.argv = ['weft', '--version']; import weft.__main__ as m; m.main()": "weft-tensor[cli]",
+    f"{CHAIN}weft.network(*chain, memory_limit=400)": "weft-tensor[networks]",
+    f"{CHAIN}weft.network(*chain, optimize='hyper')": "weft-tensor[networks]",
+    "import weft; weft.hooks.pyscf().__enter__()": "weft-tensor[hooks]",
 }
 ONE_BY_ONE = """
 import contextlib, io, json, traceback
@@ -99,7 +99,8 @@ def test_a_command_that_is_not_installed_says_what_to_install() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 2
     assert done.stderr.strip() == (
-        "weft: weft bench comes with the distribution weft-bench, which is not installed: pip install weft-bench"
+        "weft: weft bench comes with the distribution weft-tensor-bench, which is not installed: "
+        "pip install weft-tensor-bench"
     )
 
 

@@ -1,6 +1,6 @@
 """Put faults into the source, one at a time, and tell which of them the tests find.
 
-python -m mutate --rooms fn,cpu --count 24 --seed 1     a room of weft, or of weft-bench as `bench/NAME`
+python -m mutate --rooms fn,cpu --count 24 --seed 1     a room of weft, or of weft-tensor-bench as `bench/NAME`
 python -m mutate --rooms fn --tests tests/fn            other tests than those of the table below
 
 A room's faults depend on its name and the seed alone. The tests run in a process forked from one that has imported

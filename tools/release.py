@@ -25,7 +25,7 @@ CONSTRAINTS = ("--constraint", str(ROOT / "constraints.txt"))
 MOST_PACKAGES = 8  # beside torch
 EXTRAS = "cli,networks"
 
-#: A program that needs what `pip install weft` brings and nothing else; its argument is the version.
+#: A program that needs what `pip install weft-tensor` brings and nothing else; its argument is the version.
 SMOKE = """
 import sys, numpy, torch, weft
 assert weft.__file__.startswith(sys.prefix), weft.__file__
@@ -113,11 +113,11 @@ def checked(python: str, how: str, package: Path) -> str:
         run(inside, "-c", SMOKE, version)
         program = str(Path(place) / "bin" / "weft")
         told = run(inside, "-c", _WITHOUT_EXTRA, program)
-        expect("pip install 'weft[cli]'" in told, f"the program without its extra says {told!r}")
+        expect("pip install 'weft-tensor[cli]'" in told, f"the program without its extra says {told!r}")
         install(inside, how, f"{package}[{EXTRAS}]")
         expect(run(program, "--version").strip() == version, "weft --version is of another version")
         run(program, "explain", "mk,kn->mn", "--extents", "m=64,k=64,n=64", "--target", "sm_90")
-    new = sorted(after.packages - before.packages - {"weft"})
+    new = sorted(after.packages - before.packages - {"weft-tensor"})
     expect(len(new) <= MOST_PACKAGES, f"{len(new)} packages beside torch: {', '.join(new)}")
     return f"right; beside torch {len(new)} packages ({', '.join(new)}), {(after.bytes - before.bytes) / 1e6:.0f} MB"
 

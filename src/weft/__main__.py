@@ -10,7 +10,7 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if error.name not in ("typer", "rich"):
             raise
-        print(f"weft: the command needs {error.name}: pip install 'weft[cli]'", file=sys.stderr)
+        print(f"weft: the command needs {error.name}: pip install 'weft-tensor[cli]'", file=sys.stderr)
         sys.exit(2)
     command()
 

@@ -50,6 +50,15 @@ def kept(p: weft.Plan, q: weft.Network, r: weft.PermutePlan) -> None:
     assert_type(r(x, beta=0.5), np.ndarray)
 
 
+def layer(value: torch.Tensor, activation: weft.Function, maybe: weft.Function | None) -> torch.Tensor:
+    """A function of which nothing is known but that it is one yields one tensor, as nearly all do."""
+    assert_type(weft.contract(equation, value, b, epilogue=activation), torch.Tensor)
+    assert_type(weft.einsum("mk,kn->mn", value, b, epilogue=maybe), torch.Tensor)
+    assert_type(weft.plan(equation, value, b, epilogue=activation)(value, b), torch.Tensor)
+    assert_type(weft.contract(equation, x, x.T, epilogue=activation), np.ndarray)
+    return weft.contract(equation, value, b, epilogue=maybe)
+
+
 net = weft.network("ab,bc,cd->ad", a, b, b, memory_limit="1GB")
 assert_type(net, weft.Network)
 assert_type(net(a, b, b), torch.Tensor)

@@ -17,8 +17,10 @@ from on_ranks import Outcome, on_ranks
 from rank_problems import Case
 from weft.api.describe import find_target
 from weft.distributed import Placement
+from weft.distributed.link import GLOO
 from weft.distributed.placement import Placed, RankProblem, Span, chunks, runs_of
 from weft.distributed.prediction import KernelModel, Prediction, ranked
+from weft.planner.schedule import Target
 
 pytestmark = pytest.mark.early
 MATRIX = {"m": 10, "n": 9, "k": 13}
@@ -278,6 +280,20 @@ def test_without_a_group_there_is_an_error() -> None:
         weft.distributed.contract("mk,kn->mn", torch.ones(2, 3), torch.ones(3, 4), placements={"a": "k", "b": "k"})
     with pytest.raises(weft.ArgumentError, match="memory_limit= is for device="):
         weft.distributed.contract("mk,kn->mn", torch.ones(2, 3), torch.ones(3, 4), memory_limit="1GB")
+
+
+@pytest.mark.parametrize(("extent", "parts"), [(128, False), (512, False), (4096, True)])
+def test_on_cpus_a_product_too_small_to_split_is_summed_at_once(extent: int, parts: bool) -> None:
+    """A part costs a thread's waking there; large ones are worth it."""
+    terms = ("m", "k"), ("k", "n"), ("m", "n")
+    extents = dict.fromkeys("mnk", extent)
+    tensors = [Placed(name, term, (at,)) for name, term, at in zip("abd", terms, ("k", "k", None), strict=True)]
+    shapes = dict.fromkeys("abd", (extent, extent))
+    kernel = KernelModel(terms, (torch.float32,) * 3, Target("cpu", name="CPU", processors=1))
+    problem = RankProblem(*tensors, shapes, extents, (2,), {"a": 4, "b": 4, "d": 4, "sum": 4})
+    best = ranked(problem, kernel, GLOO)[0]
+    assert (best.strategy.loop is not None) is parts
+    assert best.strategy.reductions
 
 
 def test_what_travels_beside_kernels_that_hold_a_gpu_is_counted_in_full() -> None:

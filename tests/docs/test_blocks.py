@@ -20,7 +20,7 @@ from weft.cli.main import app
 
 GPU = "gpu"
 COLUMNS = 80  # of code: what fits between the side bars of a page
-INSTALLS = ("pip install weft", 'pip install "weft[cli,networks]"', "pip install weft-bench")
+INSTALLS = ("pip install .", 'pip install ".[cli,networks]" packages/weft-bench', "pip install packages/weft-bench")
 COOKBOOK = DOCS / "cookbook"  # `tests/docs/test_cookbook.py` runs its pages
 
 

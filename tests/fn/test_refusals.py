@@ -47,7 +47,7 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
     "unsqueeze": (lambda x: x.unsqueeze(0), r"aten\.unsqueeze .*one element at a time"),
     "arange": (lambda x: x + torch.arange(7), r"aten\.arange .*by indices="),
     "random": (lambda x: x + torch.rand_like(x), r"aten\.rand_like .*random numbers.*by operands="),
-    "dropout": (F.dropout, r"aten\.bernoulli .*random numbers"),
+    "dropout": (F.dropout, r"aten\.bernoulli .*random numbers.*weft\.functions\.dropout"),
     "normal in place": (lambda x: x.normal_(), r"aten\.normal .*random numbers"),
     "if": (branches, r"reads a value into Python.*torch\.where \(test_refusals\.py:\d+: if x > 0:\)"),
     "item": (lambda x: x * x.item(), r"reads a value into Python"),

@@ -156,6 +156,8 @@ def test_what_is_not_ragged() -> None:
         weft.contract("bjd,j->bd", x, w[0, 0], ragged={"j": OFFSETS["j"]})
     with pytest.raises(weft.ArgumentError, match="begin with 0 and do not fall"):
         weft.contract("bjd,bde->bje", x, w, ragged={"j": [0, 5, 3, 6, 7, 15]})
+    with pytest.raises(weft.ArgumentError, match=r"one more than lists \(of lengths: their cumulative sum"):
+        weft.contract("bjd,bde->bje", x, w, ragged={"j": torch.tensor(OFFSETS["j"]).diff()})
     for wrong in ([0.0, 3.0], "abc", None, torch.tensor([0.0, 15.0])):
         with pytest.raises(weft.ArgumentError, match="the offsets of 'j' are whole numbers"):
             weft.contract("bjd,bde->bje", x, w, ragged={"j": wrong})

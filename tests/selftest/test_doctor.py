@@ -15,6 +15,7 @@ from typer.testing import CliRunner, Result
 import weft
 from support import own_cache
 from weft.cli.main import app
+from weft.cpu.machine_code import pack_state
 from weft.machine.stamp import components, runs, together
 from weft.planner import registry, verdicts
 from weft.planner.target import target_of
@@ -51,6 +52,7 @@ def test_all_is_well() -> None:
         "cpu transpose",
     }  # fmt: skip
     assert f"torch {torch.__version__}" in done.output
+    assert pack_state() in done.output
 
 
 def test_a_family_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:

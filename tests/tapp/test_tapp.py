@@ -6,6 +6,7 @@ import ctypes
 import fcntl
 import os
 import random
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -50,6 +51,9 @@ def opened(path: Path) -> ctypes.CDLL:
         ctypes.POINTER(Handle), Handle, *[ctypes.c_int, Handle, ctypes.c_void_p] * 4, ctypes.c_int,
     ]  # fmt: skip
     library.TAPP_execute_product.argtypes = [Handle, Handle, *[ctypes.c_void_p] * 7]
+    library.TAPP_execute_batched_product.argtypes = [
+        Handle, Handle, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p, *[ctypes.c_void_p] * 2, *[ctypes.c_void_p] * 3,
+    ]  # fmt: skip
     for name in ("TAPP_destroy_tensor_info", "TAPP_destroy_tensor_product"):
         getattr(library, name).argtypes = [Handle]
     return library
@@ -80,6 +84,15 @@ class Product:
         alpha, beta = (np.array(each, d.dtype) for each in (alpha, beta))
         given = (each if each is None else each.ctypes.data for each in (alpha, a, b, beta, c, d))
         return self.library.TAPP_execute_product(self.plan, 0, None, *given)
+
+    def batched(self, count, a, b, c, d, beta=0) -> int:
+        """Lists of arrays, each of which may be None; None for `c` as a whole is NULL."""
+        one, beta = np.ones((), d[0].dtype), np.array(beta, d[0].dtype)
+        lists = [each and (ctypes.c_void_p * len(each))(*(x if x is None else x.ctypes.data for x in each))
+                 for each in (a, b, c, d)]  # fmt: skip
+        scalars = one.ctypes.data, beta.ctypes.data
+        given = scalars[0], lists[0], lists[1], scalars[1], lists[2], lists[3]
+        return self.library.TAPP_execute_batched_product(self.plan, 0, None, count, *given)
 
     def __del__(self) -> None:
         self.library.TAPP_destroy_tensor_product(self.plan)
@@ -228,6 +241,118 @@ def test_other_errors(library):
     short = ctypes.create_string_buffer(8)
     assert library.TAPP_explain_error(8, ctypes.c_size_t(8), short) == 7
     assert short.value == b"Two ele"
+
+
+OVERLAPS = "D overlaps A or B, or a C that does not lie as D does."
+
+
+def test_batches_are_all_checked_before_one_is_written(library):
+    a = [np.full((2, 3), at + 1.0) for at in range(3)]
+    b, d = [np.ones((3, 2)) for _ in a], [np.full((2, 2), np.nan) for _ in a]
+    product = Product(library, "ik,kj->ij", a[0], b[0], d[0], d[0])
+    assert product.batched(3, a, b, None, d) == 0
+    np.testing.assert_array_equal(np.stack(d), np.stack(a) @ np.stack(b))
+    before = [each.copy() for each in d]
+    for bad, sentence in (
+        ((a, [*b[:2], None], None, d), "An argument that is needed is NULL."),
+        ((a, b, None, [*d[:2], None]), "An argument that is needed is NULL."),
+        ((a, b, None, [*d[:2], a[2]]), OVERLAPS),
+    ):
+        assert explained(library, product.batched(3, *bad)) == sentence
+        np.testing.assert_array_equal(d, before)
+    assert explained(library, product.batched(-1, a, b, None, d)) == "The number of batches is negative."
+    assert product.batched(0, a, b, None, d) == 0
+    np.testing.assert_array_equal(d, before)
+
+
+def test_batches_without_a_c_that_is_needed_write_nothing(library):
+    a, b, c, d = (np.ones((2, 2)) for _ in range(4))
+    product = Product(library, "ik,kj->ij", a, b, c.T, d)  # C does not lie as D does
+    other = np.ones((2, 2))
+    error = product.batched(2, [a, a], [b, b], [c, None], [d, other], beta=1)
+    assert explained(library, error).startswith("beta is not zero and there is no C")
+    np.testing.assert_array_equal(np.stack([d, other]), 1)
+
+
+def test_a_d_that_shares_memory_with_an_operand_is_refused(library):
+    whole = np.arange(64.0).reshape(8, 8)
+    a, b, right = whole[:4, :4], np.ones((4, 4)), whole[:4, 4:]
+    for d in (a, whole[:4, 3:7], whole[3:7, :4], whole[3:7, 3:7], whole[:4, :4].T, whole[3::-1, :4]):
+        product, before = Product(library, "ik,kj->ij", a, b, d, d), whole.copy()
+        assert explained(library, product(a, b, None, d)) == OVERLAPS
+        assert explained(library, product(a, b, None, d, 1, 1)) == OVERLAPS
+        np.testing.assert_array_equal(whole, before)
+        product = Product(library, "kj,ik->ij", b, a, d, d)
+        assert explained(library, product(b, a, None, d)) == OVERLAPS
+    for d in (right, whole[4:, :4], whole[4:, 4:], right[::-1]):  # between the rows of A
+        product, expected = Product(library, "ik,kj->ij", a, b, d, d), a @ b
+        assert product(a, b, None, d) == 0
+        np.testing.assert_array_equal(d, expected)
+    odd, even = np.ones((3, 8))[:, 1::2], np.ones((3, 8))
+    product = Product(library, "ik,jk->ij", odd, odd, even[:, :3], even[:, :3])
+    assert product(odd, odd, None, even[:, :3]) == 0
+    comb = np.arange(24.0).reshape(3, 8)
+    squares = comb[:, ::2] ** 2
+    product = Product(library, "ik,ik->ik", comb[:, ::2], comb[:, ::2], comb[:, 1::2], comb[:, 1::2])
+    assert product(comb[:, ::2], comb[:, ::2], None, comb[:, 1::2]) == 0
+    np.testing.assert_array_equal(comb[:, 1::2], squares)
+
+
+def test_a_c_that_lies_otherwise_may_not_share_memory_with_d(library):
+    a, d = np.ones((3, 3)), np.arange(9.0).reshape(3, 3)
+    product = Product(library, "ik,kj->ij", a, a, d.T, d)
+    before = d.copy()
+    assert explained(library, product(a, a, d.T, d, 1, 1)) == OVERLAPS
+    np.testing.assert_array_equal(d, before)
+    assert product(a, a, d.T, d) == 0  # with a beta of 0 it is not read
+
+
+@pytest.mark.parametrize("ranks", [1, 3, 7])
+def test_parts_of_ranks_are_slices_of_the_whole(library, ranks):
+    """As the pages tell programs over MPI: a summed mode split, sums added; or a mode of D split."""
+    draw = np.random.default_rng(2).random
+    m, n, k = 12, 5, 20
+    a, b, d, beta = draw((m, k)), draw((k, n)), draw((m, n)), 0.5
+    expected, total, rows = a @ b + beta * d, np.zeros((m, n)), d.copy()
+    for rank in range(ranks):
+        of_k, of_m = (slice(rank * each // ranks, (rank + 1) * each // ranks) for each in (k, m))
+        own = d.copy()
+        product = Product(library, "ik,kj->ij", a[:, of_k], b[of_k], own, own)
+        assert product(a[:, of_k], b[of_k], None, own, 1, beta if rank == 0 else 0) == 0
+        total += own
+        part = rows[of_m]
+        assert Product(library, "ik,kj->ij", a[of_m], b, part, part)(a[of_m], b, None, part, 1, beta) == 0
+    np.testing.assert_allclose(total, expected)
+    np.testing.assert_allclose(rows, expected)
+
+
+def test_fortran_has_every_function_of_the_header(library):
+    """With as many arguments, and no other."""
+    header = re.sub(r"/\*.*?\*/", "", (PACKAGE / "include" / "tapp.h").read_text(), flags=re.DOTALL)
+    module = (PACKAGE / "include" / "tapp.f90").read_text().replace("&\n", "")
+    declared = re.findall(r"TAPP_EXPORT[^;]*?(TAPP_\w+)\(([^;]*)\);", header)
+    counts = {name: given.count(",") + 1 for name, given in declared}
+    there = re.findall(r"(?:function|subroutine) \w+\(([^)]*)\)\s*bind\(c, name=\"(\w+)\"\)", module)
+    assert {name: given.count(",") + 1 for given, name in there} == counts
+    assert len(counts) == 19
+    assert all(hasattr(library, name) for name in counts)
+
+
+def test_commands_of_the_readme(tmp_path):
+    """As they stand, in a copy of the package; those of gfortran where there is one."""
+    readme = (PACKAGE / "README.md").read_text()
+    (block,) = re.findall(r"```bash\n(.*?)```", readme, re.DOTALL)
+    lines = block.splitlines()
+    if shutil.which("gfortran") is None:
+        lines = lines[: next(at for at, line in enumerate(lines) if line.startswith("gfortran"))]
+    folder = tmp_path / "weft-tapp"
+    shutil.copytree(PACKAGE, folder, ignore=shutil.ignore_patterns("build"))
+    done = subprocess.run(
+        ["bash", "-e", "-c", "\n".join(lines)], cwd=folder, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert "14 16 32 34" in done.stdout
+    assert ("matmul" in done.stdout) == (len(lines) > 3)
 
 
 def explained(library: ctypes.CDLL, error: int) -> str:

@@ -76,7 +76,8 @@ TAPP_EXPORT TAPP_error TAPP_create_tensor_product(
 TAPP_EXPORT TAPP_error TAPP_destroy_tensor_product(TAPP_tensor_product plan);
 
 /* alpha and beta are of D's type. C may be D, or TAPP_IN_PLACE where it lies as D does; with a beta of 0 it is not read.
- * D overlaps neither A nor B. `status` may be NULL. When an error comes back nothing was written. */
+ * A D that shares memory with A, B or another C is an error. `status` may be NULL. When an error comes back nothing was
+ * written, in none of the batches: they are checked before the first is computed, each by itself. */
 TAPP_EXPORT TAPP_error TAPP_execute_product(
     TAPP_tensor_product plan, TAPP_executor executor, TAPP_status *status, const void *alpha, const void *A,
     const void *B, const void *beta, const void *C, void *D);

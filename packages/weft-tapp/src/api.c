@@ -28,6 +28,8 @@ static const char *const SENTENCES[ERRORS] = {
     [NO_ARGUMENT] = "An argument that is needed is NULL.",
     [COMPLEX_TO_REAL] = "A, B or C is complex and D is real.",
     [MANY_MODES] = "A tensor has more than 64 modes.",
+    [OVERLAP_OPERAND] = "D overlaps A or B, or a C that does not lie as D does.",
+    [NEGATIVE_BATCHES] = "The number of batches is negative.",
 };
 
 bool TAPP_check_success(TAPP_error error) { return error == SUCCESS; }

@@ -53,71 +53,103 @@ static struct call moved(const struct product *plan, const struct call *call, in
     return found;
 }
 
-static enum error run_along(const struct product *plan, const struct call *call, const struct kernel *kernel, int threads)
+/* How the calls of a plan are computed: all of them alike. */
+struct work {
+    const struct kernel *kernel;
+    int threads;
+    int64_t rows, columns, row_parts, column_parts; /* of a block, where those are packed */
+    size_t bytes;                                   /* of workspace for each thread */
+    char *workspace;
+};
+
+static void run_along(const struct product *plan, const struct call *call, const struct work *work)
 {
     bool nest = plan->way == NEST;
     int64_t count = nest ? plan->lanes.extent : plan->columns.count, step = nest ? LANES : SUMS;
     int64_t parts = (count + step - 1) / step, tasks = plan->outer_total * parts, task;
-#pragma omp parallel for schedule(dynamic, 8) num_threads(threads) if (threads > 1)
+#pragma omp parallel for schedule(dynamic, 8) num_threads(work->threads) if (work->threads > 1)
     for (task = 0; task < tasks; task++) {
         struct call own = moved(plan, call, task / parts);
         int64_t range[2];
         range[0] = task % parts * step;
         range[1] = least(range[0] + step, count);
-        (nest ? kernel->nest : kernel->dots)(plan, &own, range);
+        (nest ? work->kernel->nest : work->kernel->dots)(plan, &own, range);
     }
-    return SUCCESS;
 }
 
-static enum error run_blocks(
-    const struct product *plan, const struct call *call, const struct kernel *kernel, int threads)
+/* The blocks of a product, and memory to pack them in. */
+static enum error cut(const struct product *plan, struct work *work)
 {
-    int64_t item = (plan->wide ? 8 : 4) * (plan->is_complex ? 2 : 1), rows = ROWS / kernel->rows * kernel->rows;
-    int64_t columns = COLUMN_BYTES / item, row_parts, column_parts, tasks, task;
-    size_t bytes;
-    char *workspace = NULL;
-    column_parts = (plan->columns.count + columns - 1) / columns;
-    row_parts = (plan->rows.count + rows - 1) / rows;
-    if (plan->outer_total * column_parts * row_parts < threads) { /* every thread has some */
-        row_parts = (threads + plan->outer_total * column_parts - 1) / (plan->outer_total * column_parts);
-        rows = (plan->rows.count / row_parts / kernel->rows + 1) * kernel->rows;
-        row_parts = (plan->rows.count + rows - 1) / rows;
+    int64_t item = (plan->wide ? 8 : 4) * (plan->is_complex ? 2 : 1), least_rows = work->kernel->rows;
+    work->rows = ROWS / least_rows * least_rows;
+    work->columns = COLUMN_BYTES / item;
+    work->column_parts = (plan->columns.count + work->columns - 1) / work->columns;
+    work->row_parts = (plan->rows.count + work->rows - 1) / work->rows;
+    if (plan->outer_total * work->column_parts * work->row_parts < work->threads) { /* every thread has some */
+        int64_t others = plan->outer_total * work->column_parts;
+        work->row_parts = (work->threads + others - 1) / others;
+        work->rows = (plan->rows.count / work->row_parts / least_rows + 1) * least_rows;
+        work->row_parts = (plan->rows.count + work->rows - 1) / work->rows;
     }
-    tasks = plan->outer_total * column_parts * row_parts;
-    bytes = kernel->workspace(plan, least(rows, plan->rows.count), least(columns, plan->columns.count));
-    bytes = (bytes + 63) / 64 * 64;
-    if (posix_memalign((void **)&workspace, 64, bytes * (size_t)threads))
-        return NO_MEMORY;
-#pragma omp parallel for schedule(dynamic) num_threads(threads) if (threads > 1)
+    work->bytes = work->kernel->workspace(
+        plan, least(work->rows, plan->rows.count), least(work->columns, plan->columns.count));
+    work->bytes = (work->bytes + 63) / 64 * 64;
+    return posix_memalign((void **)&work->workspace, 64, work->bytes * (size_t)work->threads) ? NO_MEMORY : SUCCESS;
+}
+
+static void run_blocks(const struct product *plan, const struct call *call, const struct work *work)
+{
+    int64_t tasks = plan->outer_total * work->column_parts * work->row_parts, task;
+#pragma omp parallel for schedule(dynamic) num_threads(work->threads) if (work->threads > 1)
     for (task = 0; task < tasks; task++) {
-        struct call own = moved(plan, call, task / (column_parts * row_parts));
-        int64_t row = task % row_parts * rows, column = task / row_parts % column_parts * columns;
+        struct call own = moved(plan, call, task / (work->column_parts * work->row_parts));
+        int64_t row = task % work->row_parts * work->rows;
+        int64_t column = task / work->row_parts % work->column_parts * work->columns;
         int64_t of_rows[2], of_columns[2];
-        char *own_workspace = workspace;
+        char *own_workspace = work->workspace;
         of_rows[0] = row;
-        of_rows[1] = least(row + rows, plan->rows.count);
+        of_rows[1] = least(row + work->rows, plan->rows.count);
         of_columns[0] = column;
-        of_columns[1] = least(column + columns, plan->columns.count);
+        of_columns[1] = least(column + work->columns, plan->columns.count);
 #ifdef _OPENMP
-        own_workspace += bytes * (size_t)omp_get_thread_num();
+        own_workspace += work->bytes * (size_t)omp_get_thread_num();
 #endif
-        kernel->block(plan, &own, of_rows, of_columns, own_workspace);
+        work->kernel->block(plan, &own, of_rows, of_columns, own_workspace);
     }
-    free(workspace);
+}
+
+static double elements_of(const struct product *plan)
+{
+    return (double)plan->outer_total * (double)plan->rows.count * (double)plan->columns.count * (double)plan->lanes.extent;
+}
+
+/* What is wrong with the tensors of a call of a plan that has elements. */
+static enum error check(const struct product *plan, bool adds, const void *A, const void *B, const void *C, const void *D)
+{
+    const struct cover *covers = plan->covers;
+    if (adds && C == NULL && !plan->in_place)
+        return NO_C;
+    if (D == NULL || (plan->k.count > 0 && (A == NULL || B == NULL)))
+        return NO_ARGUMENT;
+    if (plan->k.count > 0 &&
+        (overlapping(covers + OF_D, D, covers + OF_A, A) || overlapping(covers + OF_D, D, covers + OF_B, B)))
+        return OVERLAP_OPERAND;
+    if (adds && C != NULL && !(C == D && plan->in_place) && overlapping(covers + OF_D, D, covers + OF_C, C))
+        return OVERLAP_OPERAND;
     return SUCCESS;
 }
 
-TAPP_error TAPP_execute_product(
-    TAPP_tensor_product place, TAPP_executor executor, TAPP_status *status, const void *alpha, const void *A,
-    const void *B, const void *beta, const void *C, void *D)
+/* Executions of a plan on several addresses; all is checked, and memory found, before any is written to. */
+static enum error execute(
+    const struct product *plan, TAPP_status *status, int count, const void *alpha, const void *const *A,
+    const void *const *B, const void *beta, const void *const *C, void *const *D)
 {
-    const struct product *plan = (const struct product *)place;
     struct call call;
-    const struct kernel *kernel;
-    double elements, products;
-    int threads;
-    (void)executor;
+    struct work work;
+    enum error error = SUCCESS;
+    int at;
     memset(&call, 0, sizeof call);
+    memset(&work, 0, sizeof work);
     if (plan == NULL || alpha == NULL || beta == NULL)
         return NO_ARGUMENT;
     if (plan->fault != SUCCESS)
@@ -127,36 +159,43 @@ TAPP_error TAPP_execute_product(
     read_scalar(call.alpha, alpha, plan->types[OF_D]);
     read_scalar(call.beta, beta, plan->types[OF_D]);
     call.adds = call.beta[0] != 0 || call.beta[1] != 0;
-    if (call.adds && C == NULL && !plan->in_place)
-        return NO_C;
-    elements = (double)plan->outer_total * (double)plan->rows.count * (double)plan->columns.count *
-               (double)plan->lanes.extent;
-    if (elements == 0)
-        return SUCCESS;
-    if (D == NULL || (plan->k.count > 0 && (A == NULL || B == NULL)))
-        return NO_ARGUMENT;
-    call.base[OF_A] = plan->swapped ? B : A;
-    call.base[OF_B] = plan->swapped ? A : B;
-    call.base[OF_C] = call.adds ? (C == NULL ? D : C) : NULL;
-    call.base[OF_D] = D;
-    products = elements * (double)(plan->k.count + 8);
-    threads = threads_for(products);
-    kernel = kernel_of(plan->wide, plan->is_complex);
-    return (plan->way == BLOCKS ? run_blocks : run_along)(plan, &call, kernel, threads);
+    if (elements_of(plan) == 0)
+        return call.adds && C == NULL && !plan->in_place && count > 0 ? NO_C : SUCCESS;
+    for (at = 0; at < count; at++)
+        if ((error = check(plan, call.adds, A[at], B[at], C == NULL ? NULL : C[at], D[at])) != SUCCESS)
+            return error;
+    work.threads = threads_for(elements_of(plan) * (double)(plan->k.count + 8));
+    work.kernel = kernel_of(plan->wide, plan->is_complex);
+    if (plan->way == BLOCKS && count > 0 && (error = cut(plan, &work)) != SUCCESS)
+        return error;
+    for (at = 0; at < count; at++) {
+        const void *c = C == NULL || C[at] == NULL ? D[at] : C[at];
+        call.base[OF_A] = plan->swapped ? B[at] : A[at];
+        call.base[OF_B] = plan->swapped ? A[at] : B[at];
+        call.base[OF_C] = call.adds ? c : NULL;
+        call.base[OF_D] = D[at];
+        (plan->way == BLOCKS ? run_blocks : run_along)(plan, &call, &work);
+    }
+    free(work.workspace);
+    return SUCCESS;
+}
+
+TAPP_error TAPP_execute_product(
+    TAPP_tensor_product plan, TAPP_executor executor, TAPP_status *status, const void *alpha, const void *A,
+    const void *B, const void *beta, const void *C, void *D)
+{
+    (void)executor;
+    return execute((const struct product *)plan, status, 1, alpha, &A, &B, beta, C == NULL ? NULL : &C, &D);
 }
 
 TAPP_error TAPP_execute_batched_product(
     TAPP_tensor_product plan, TAPP_executor executor, TAPP_status *status, int batches, const void *alpha,
     const void **A, const void **B, const void *beta, const void **C, void **D)
 {
-    int at;
+    (void)executor;
+    if (batches < 0)
+        return NEGATIVE_BATCHES;
     if (batches > 0 && (A == NULL || B == NULL || D == NULL))
         return NO_ARGUMENT;
-    for (at = 0; at < batches; at++) {
-        const void *c = C == NULL ? NULL : C[at];
-        TAPP_error error = TAPP_execute_product(plan, executor, status, alpha, A[at], B[at], beta, c, D[at]);
-        if (error != SUCCESS)
-            return error;
-    }
-    return SUCCESS;
+    return execute((const struct product *)plan, status, batches, alpha, A, B, beta, C, D);
 }

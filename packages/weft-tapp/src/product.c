@@ -149,6 +149,34 @@ static enum error overlap(const struct modes *modes, int64_t item)
     return found ? OVERLAP_D : SUCCESS;
 }
 
+/* What a tensor covers: neighbours without a gap are one run. */
+static struct cover covered(const struct modes *modes, int which, int64_t item)
+{
+    struct mode own[TENSORS * MODES];
+    struct cover cover = {0};
+    int count = 0, at;
+    cover.run = item;
+    for (at = 0; at < modes->count; at++)
+        if (modes->on[which][at] && modes->all[at].extent > 1 && modes->all[at].steps[which] != 0)
+            own[count++] = modes->all[at];
+    sort(own, count, which);
+    for (; count > 0 && magnitude(own[count - 1].steps[which]) <= cover.run; count--) {
+        int64_t length = (own[count - 1].extent - 1) * own[count - 1].steps[which];
+        cover.run += magnitude(length);
+        cover.first += length < 0 ? length : 0;
+    }
+    cover.past = cover.first + cover.run;
+    for (at = 0; at < count; at++) {
+        int64_t length = (own[at].extent - 1) * own[at].steps[which];
+        cover.extents[at] = own[at].extent;
+        cover.steps[at] = magnitude(own[at].steps[which]);
+        cover.first += length < 0 ? length : 0;
+        cover.past += length > 0 ? length : 0;
+    }
+    cover.count = count;
+    return cover;
+}
+
 static void exchange(struct product *plan, struct modes *modes)
 {
     int at;
@@ -330,6 +358,8 @@ static enum error planned(
     for (at = 0; at < modes->count; at++)
         plan->in_place = plan->in_place && (modes->all[at].extent == 1 ||
                                             modes->all[at].steps[OF_C] == modes->all[at].steps[OF_D]);
+    for (at = 0; at < TENSORS; at++)
+        plan->covers[at] = covered(modes, at, size_of(plan->types[at]));
     return lay_out(plan, modes);
 }
 

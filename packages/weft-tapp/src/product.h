@@ -10,7 +10,7 @@ enum error {
     SUCCESS,
     EXTENTS_AB, EXTENTS_AD, EXTENTS_BD, ONLY_IN_D, RANKS_CD, LABELS_CD, EXTENTS_CD, OVERLAP_D, TWICE_A, TWICE_B, TWICE_D,
     NO_C, NEGATIVE_RANK, NEGATIVE_EXTENT, NO_TYPE, NO_PRECISION, NO_OPERATION, NO_MEMORY, NO_ARGUMENT, COMPLEX_TO_REAL,
-    MANY_MODES, ERRORS
+    MANY_MODES, OVERLAP_OPERAND, NEGATIVE_BATCHES, ERRORS
 };
 
 enum { MODES = 64 }; /* of one tensor, at most */
@@ -32,6 +32,13 @@ struct table {
     int64_t *offsets[TENSORS];
 };
 
+/* What a tensor covers of memory: runs of bytes, at the sums of some steps; bytes from its first element. */
+struct cover {
+    int count;
+    int64_t extents[MODES], steps[MODES]; /* the longest step first */
+    int64_t run, first, past;
+};
+
 /* A and B are exchanged where that makes D contiguous along `columns`: those are B's, whose vectors are multiplied. */
 struct product {
     enum error fault;
@@ -41,6 +48,7 @@ struct product {
     bool conjugated[TENSORS];
     int outer_count;
     struct mode outer[2 * MODES]; /* loops around the rest */
+    struct cover covers[TENSORS]; /* A and B as the user has them */
     struct table rows, columns, k;
     struct table alone[2]; /* modes of one operand, summed as it is read */
     struct mode lanes; /* a mode of A, B and D that `nest` goes along */
@@ -65,6 +73,7 @@ struct kernel {
     void (*dots)(const struct product *, const struct call *, const int64_t columns[2]);
 };
 
+bool overlapping(const struct cover *d, const char *at_d, const struct cover *other, const char *at_other);
 const struct kernel *kernel_of(bool wide, bool is_complex);
 int64_t size_of(TAPP_datatype type);
 bool type_is_complex(TAPP_datatype type);

@@ -68,12 +68,12 @@ def contract(
     **keywords: Unpack[ContractKeywords],
 ) -> tuple[Array, Array | tuple[Array, ...]]: ...
 @overload
+def contract(equation: Equation, a: Array, b: Any, **keywords: Unpack[TensorKeywords]) -> Array: ...
+@overload
 def contract(
     equation: Equation, a: Array, b: Any, *, epilogue: Callable[..., tuple[Any, ...]],
     **keywords: Unpack[ContractKeywords],
 ) -> tuple[Array, ...]: ...
-@overload
-def contract(equation: Equation, a: Array, b: Any, **keywords: Unpack[TensorKeywords]) -> Array: ...
 @overload
 def contract(equation: Equation, a: Any, b: Any, **keywords: Unpack[AnyKeywords]) -> Any: ...
 @signed("contract", ("equation", "a", "b"))
@@ -275,13 +275,13 @@ def plan(
 @overload
 def plan(
     equation: Equation, a: Any, b: Any, *, c: Any = None, out: Any = None, return_arg: Literal[False] = False,
-    epilogue: Callable[..., tuple[Any, ...]], **options: Unpack[PlanKeywords],
-) -> Plan[Several]: ...
+    epilogue: Callable[..., torch.Tensor] | None = None, **options: Unpack[PlanKeywords],
+) -> Plan: ...
 @overload
 def plan(
     equation: Equation, a: Any, b: Any, *, c: Any = None, out: Any = None, return_arg: Literal[False] = False,
-    epilogue: Callable[..., torch.Tensor] | None = None, **options: Unpack[PlanKeywords],
-) -> Plan: ...
+    epilogue: Callable[..., tuple[Any, ...]], **options: Unpack[PlanKeywords],
+) -> Plan[Several]: ...
 @overload
 def plan(
     equation: Equation, a: Any, b: Any, *, c: Any = None, out: Any = None, return_arg: bool = False,

@@ -132,7 +132,7 @@ def kernels_for(request: Request, choice: Choice | None) -> tuple[Any, ...]:
     """The kernels of a choice, for reading: nothing is loaded, so its GPU need not be here.
 
     Raises `UnsupportedError` where Triton is missing, or is in its interpreter, which compiles nothing, and without
-    weft-bench, which reads them.
+    weft-tensor-bench, which reads them.
     """
     from weft.planner.target import interpreting
 

@@ -60,14 +60,14 @@ def einsum(
 ) -> tuple[Array, Array | tuple[Array, ...]]: ...
 @overload
 def einsum(
-    equation: str, first: Array, /, *others: Any, epilogue: Callable[..., tuple[Any, ...]],
-    **keywords: Unpack[EinsumKeywords],
-) -> tuple[Array, ...]: ...
-@overload
-def einsum(
     equation: str, first: Array, /, *others: Any, epilogue: Callable[..., torch.Tensor] | None = None,
     return_arg: Literal[False] = False, **keywords: Unpack[EinsumKeywords],
 ) -> Array: ...
+@overload
+def einsum(
+    equation: str, first: Array, /, *others: Any, epilogue: Callable[..., tuple[Any, ...]],
+    **keywords: Unpack[EinsumKeywords],
+) -> tuple[Array, ...]: ...
 @overload
 def einsum(
     first: Array, labels: Sequence[Label], /, *others: Any, epilogue: Callable[..., torch.Tensor] | None = None,

@@ -1,4 +1,4 @@
-"""Commands and public names that another distribution, weft-bench, adds to weft.
+"""Commands and public names that another distribution, weft-tensor-bench, adds to weft.
 
 It names them as entry points: ``weft.commands`` adds commands to the `weft` program, ``weft.names`` are attributes of
 the package `weft`, ``weft.tuning`` serves options of `weft tune`. What reads the kernels of a plan, and draws networks,
@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 from weft.errors import UnsupportedError
 
+DISTRIBUTION = "weft-tensor-bench"
 COMMANDS = ("accuracy", "bench", "demo", "ladder", "micro", "occupancy", "profile", "report")
 NAMES = ("energy", "ladder", "profile")
 
@@ -28,7 +29,7 @@ def found(group: str, name: str) -> Any | None:
 
 def hint(what: str) -> str:
     """The sentence that says what to install."""
-    return f"{what} comes with the distribution weft-bench, which is not installed: pip install weft-bench"
+    return f"{what} comes with the distribution {DISTRIBUTION}, which is not installed: pip install {DISTRIBUTION}"
 
 
 def provided(group: str, name: str, what: str) -> Any:
@@ -39,7 +40,7 @@ def provided(group: str, name: str, what: str) -> Any:
 
 
 def reader(module: str, what: str) -> Any:
-    """A module of `weft_bench`, by its name there. `UnsupportedError` where weft-bench is not installed."""
+    """A module of `weft_bench`, by its name there. `UnsupportedError` where weft-tensor-bench is not installed."""
     try:
         return import_module(f"weft_bench.{module}")
     except ModuleNotFoundError as error:
@@ -49,7 +50,7 @@ def reader(module: str, what: str) -> Any:
 
 
 def public(name: str) -> Any:
-    """The attribute `name` of the package: without weft-bench a function that raises `UnsupportedError`."""
+    """The attribute `name` of the package: without weft-tensor-bench a function that raises `UnsupportedError`."""
     if (there := found("weft.names", name)) is not None:
         return there
 

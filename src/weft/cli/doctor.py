@@ -157,6 +157,7 @@ def versions(target: Target) -> dict[str, str | None]:
 
 def document(lines: Iterable[DoctorLine], software: Mapping[str, Mapping[str, str | None]]) -> dict[str, Any]:
     """All of it as JSON."""
+    from weft.cpu.machine_code import pack_state
     from weft.machine.stamp import components, together
 
     return {
@@ -166,6 +167,7 @@ def document(lines: Iterable[DoctorLine], software: Mapping[str, Mapping[str, st
         "backends": {
             backend: {
                 "versions": dict(found),
+                **({"kernels": pack_state()} if backend == "cpu" else {}),
                 "tested": [asdict(each) for each in components(backend, found)],
                 "tested_together": together(backend, found),
             }
@@ -200,7 +202,8 @@ def _families(lines: Iterable[DoctorLine]) -> Table:
 
 
 def _told(backend: str, found: Mapping[str, str | None]) -> Iterator[str]:
-    """The installed versions, and what the project knows of them."""
+    """The installed versions, what the project knows of them, and what the CPU has of kernels built ahead."""
+    from weft.cpu.machine_code import pack_state
     from weft.machine.stamp import components, together
 
     yield f"\n{backend} on {found['device']}: {'tested' if together(backend, found) else 'not tested'} by the project"
@@ -208,3 +211,5 @@ def _told(backend: str, found: Mapping[str, str | None]) -> Iterator[str]:
     for each in components(backend, found):
         if not each.known:
             yield f"  {each.name} {each.version} was not tested; {', '.join(each.tested)} was"
+    if backend == "cpu":
+        yield f"  {pack_state()}"

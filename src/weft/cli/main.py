@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def _add_commands() -> None:
-    """The commands of weft-bench, or in their place commands that say what to install."""
+    """The commands of weft-tensor-bench, or in their place commands that say what to install."""
     register = found("weft.commands", "bench")
     if register is not None:
         register(app)
@@ -64,7 +64,7 @@ def _absent(name: str) -> Callable[[], None]:
     def absent() -> None:
         end(hint(f"weft {name}"), MISUSED)
 
-    absent.__doc__ = "Not installed: pip install weft-bench."
+    absent.__doc__ = "Not installed: pip install weft-tensor-bench."
     return absent
 
 

@@ -119,6 +119,17 @@ def is_packed() -> bool:
     return shelf is not None and shelf.about.get("code") == sources_digest()
 
 
+def pack_state() -> str:
+    """Whether kernels are built ahead for the host, in a sentence."""
+    place = pack.folder()
+    if is_packed():
+        return f"kernels are built ahead in {place}"
+    if place is None:
+        return "weft-tensor-kernels is not installed, or turned off: kernels are compiled when they are first needed"
+    fault = "none of this version for this CPU" if any(place.glob("*.pack")) else "no kernels at all"
+    return f"weft-tensor-kernels has {fault} in {place}: `make kernels` builds them"
+
+
 def from_pack(source: str) -> MachineCode | None:
     """The code of a source; None where the pack has none for this host."""
     level = host_level()

@@ -33,7 +33,7 @@ class Execution(RankCall):
     def run(self) -> None:
         """All of it; on a GPU the host goes on when everything is on its way."""
         self.local = {"a": self.a, "b": self.b}
-        with Lane("transfer", self.device, self.recorder) as self.lane:
+        with Lane("transfer", self.device, self.recorder, self.strategy.loop is not None) as self.lane:
             ahead = {tensor.name: self._ahead(tensor) for tensor in (self.problem.a, self.problem.b)}
             addend = self._addend()
             self._loop(ahead, addend)

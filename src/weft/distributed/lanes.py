@@ -230,12 +230,18 @@ def noted(recorder: Recorder | None, lane: str, name: str, step: int = -1) -> Ab
 
 
 class Lane:
-    """One queue alongside the main one. It is closed when a call ends, and keeps only its stream between calls."""
+    """One queue alongside the main one. It is closed when a call ends, and keeps only its stream between calls.
 
-    def __init__(self, name: str, device: torch.device, recorder: Recorder | None = None) -> None:
+    On a CPU what is put on a lane that is not `alongside` runs at once: nothing is contracted meanwhile.
+    """
+
+    def __init__(
+        self, name: str, device: torch.device, recorder: Recorder | None = None, alongside: bool = True
+    ) -> None:
         self.name, self.device, self.recorder = name, device, recorder
         self._stream = _stream(name, device) if device.type == "cuda" else None
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"weft-{name}") if self._stream is None else None
+        own = self._stream is None and alongside
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"weft-{name}") if own else None
 
     def __enter__(self) -> Lane:
         if self._stream is not None:  # what the caller has begun comes first
@@ -252,7 +258,8 @@ class Lane:
         """Run `work` after all that is on the lane, and after the tokens."""
         if self._thread is not None:
             return Token(future=self._thread.submit(self._run, name, step, work, after))
-        assert self._stream is not None
+        if self._stream is None:
+            return Token(self._run(name, step, work, after))
         with torch.cuda.stream(self._stream):
             value = self._run(name, step, work, after)
             event = torch.cuda.Event()

@@ -45,6 +45,7 @@ from weft.spec import Notation
 from weft.spec.notation import Label
 
 LAUNCH = {"cuda": 6e-6, "cpu": 3e-5}  # seconds before a contraction of a part begins, host included, once it is known
+_HANDOVER = {"cuda": 0.0, "cpu": 1e-3}  # before a part travels: a CPU's thread wakes another, which shares its cores
 _ALIKE = 0.01  # of a time: predictions are no more exact than that
 _HIDDEN = 0.9  # of the time of transfers
 _STAYS = "warp_specialized"  # the family whose grid is as large as the GPU, each block with a range of tiles
@@ -203,6 +204,7 @@ class _Simulation:
         """Queue something that may begin at `after`, and `stays` on all multiprocessors; when it ends."""
         begin = max(self.free[lane], after)
         if lane == "transfer":  # it begins when there are multiprocessors
+            begin += _HANDOVER[self.kernel.kind] if step >= 0 else 0.0
             for first, last in self.held:
                 begin = last if first < begin < last else begin
         end = begin + seconds

@@ -200,11 +200,9 @@ class Ranks:
     def watch(self, done: Callable[[], bool], what: str) -> None:
         """Wait on the host until `done()`; `RankError` where meanwhile a rank failed or ended, or time is up."""
         self.last = what
-        begun = looked = time.monotonic()
-        pause = 2e-5
+        begun = looked = now = time.monotonic()
         while not done():
-            time.sleep(pause)
-            pause = min(2 * pause, 1e-3)
+            time.sleep(min(max(2e-5, (now - begun) / 8), 1e-3))  # late by an eighth of the wait at most
             now = time.monotonic()
             if now - looked > _LOOK:
                 looked = now

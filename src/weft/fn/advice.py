@@ -44,7 +44,8 @@ _RANDOM = ("rand", "bernoulli", "dropout", "normal", "uniform", "multinomial", "
 def instead_of(operation: str) -> str:
     """One sentence on what to write instead of the aten operation of that name (`"sum"`, `"mm"`, ...)."""
     if operation.startswith(_RANDOM) or "_rand" in operation or "dropout" in operation:
-        return "random numbers are drawn before the call: pass them as a tensor by operands="
+        drawn = "random numbers are drawn before the call: pass them as a tensor by operands="
+        return f"{drawn}, or write weft.functions.dropout or .uniform, which follow from a seed and indices="
     if operation == "reduce":
         return "weft.cascade and weft.contract(reduce=) take functions that reduce over modes"
     if operation in _REDUCTIONS:

@@ -210,7 +210,8 @@ def read_ragged(notation: Notation, offsets: Offsets) -> Ragged:
     for label, starts in offsets:
         if not starts or starts[0] != 0 or any(x > y for x, y in pairwise(starts)):
             text = f"the offsets of '{label_text(label)}'"
-            raise ArgumentError(f"{text} begin with 0 and do not fall, one more than lists")
+            lengths = " (of lengths: their cumulative sum, after a 0)" if starts and starts[0] else ""
+            raise ArgumentError(f"{text} begin with 0 and do not fall, one more than lists{lengths}")
     if len({len(starts) for _, starts in offsets}) > 1:
         raise ShapeError(f"ragged modes have {' and '.join(str(len(starts) - 1) for _, starts in offsets)} lists")
     heads = {term[term.index(label) - 1] for term in (*notation.inputs, notation.output)

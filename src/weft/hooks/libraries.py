@@ -3,10 +3,11 @@ weft in the place of its contractions, and arrays for what works through autoray
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import lru_cache, partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -117,6 +118,7 @@ def _check_arrays(tree: ctg.ContractionTree, tensors: Sequence[Any]) -> None:
 
 Einsum = Callable[..., Any]
 _TAKEN = frozenset({"optimize", "out"})  # keywords of NumPy's that mean the same here
+_SMALL = 2e6  # products up to which NumPy is as fast: what weft takes for a call of arrays is as long as so many
 
 
 @contextmanager
@@ -125,7 +127,8 @@ def pyscf(**options: Any) -> Iterator[None]:
 
     `pyscf.lib.einsum`, wherever PySCF's modules have it, and `numpy.einsum` are weft's for as long, in the whole
     process. Types may be mixed and operands may be datasets of h5py, as PySCF passes them. Calls with one operand,
-    whose results are views, and with keywords of NumPy's alone (`dtype`, `casting`, `order`) stay what they were.
+    whose results are views, and with keywords of NumPy's alone (`dtype`, `casting`, `order`) stay what they were. So do
+    small contractions, of fewer than two million products, unless there are `options`.
 
     `options` are keywords of `weft.einsum` and hold for each contraction: `precision`, `specialize`, `backend` ...
     Raises `ArgumentError` for others, and `UnsupportedError` where PySCF is not installed.
@@ -134,7 +137,7 @@ def pyscf(**options: Any) -> Iterator[None]:
     try:
         from pyscf import lib
     except ModuleNotFoundError:
-        raise UnsupportedError("PySCF is not installed: pip install 'weft[hooks]'") from None
+        raise UnsupportedError("PySCF is not installed: pip install 'weft-tensor[hooks]'") from None
     own = {np.einsum: _instead_of(np.einsum, options), lib.einsum: _instead_of(lib.einsum, options)}
     _exchange(own)
     try:
@@ -145,14 +148,33 @@ def pyscf(**options: Any) -> Iterator[None]:
 
 def _instead_of(theirs: Einsum, options: dict[str, Any]) -> Einsum:
     """A function for the place of `theirs`."""
-    return partial(_contract, theirs, {"promote": True, **options})
+    return partial(_contract, theirs, options)
 
 
 def _contract(theirs: Einsum, options: dict[str, Any], *arguments: Any, **keywords: Any) -> Any:
     if len(arguments) < 3 or not keywords.keys() <= _TAKEN:
         return theirs(*arguments, **keywords)
-    found = einsum(*arguments, **options, **keywords)
+    equation, *arrays = arguments
+    if not options and isinstance(equation, str) and _is_small(equation, *[_shape(each) for each in arrays]):
+        return theirs(*arguments, **keywords)
+    found = einsum(*arguments, **{"promote": True, **options}, **keywords)
     return found if found.ndim or "out" in keywords else found[()]  # a scalar of NumPy's, as there
+
+
+def _shape(array: Any) -> tuple[int, ...]:
+    """The extents of an array or a dataset; none of a list, which is short."""
+    return getattr(array, "shape", ())
+
+
+@lru_cache(maxsize=4096)
+def _is_small(equation: str, *shapes: tuple[int, ...]) -> bool:
+    """Whether all of it is fewer than `_SMALL` products; with an ellipsis nobody counts them."""
+    if "." in equation:
+        return False
+    terms = equation.replace(" ", "").partition("->")[0].split(",")
+    extents = {label: extent for term, shape in zip(terms, shapes, strict=False)
+               for label, extent in zip(term, shape, strict=False)}  # fmt: skip
+    return math.prod(extents.values()) < _SMALL
 
 
 def _exchange(functions: dict[Einsum, Einsum]) -> None:

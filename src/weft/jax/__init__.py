@@ -9,7 +9,7 @@ from weft.errors import UnsupportedError as _UnsupportedError
 try:
     import jax as _jax  # noqa: F401
 except ImportError as _error:
-    raise _UnsupportedError("weft.jax needs JAX, which is not installed: pip install 'weft[jax]'") from _error
+    raise _UnsupportedError("weft.jax needs JAX, which is not installed: pip install 'weft-tensor[jax]'") from _error
 
 from weft.jax.contraction import contract, einsum
 from weft.jax.functions import amax, amin, log_softmax, logsumexp, mean, softmax, sum

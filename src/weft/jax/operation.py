@@ -190,8 +190,14 @@ def _compiled(operation: JaxOperation) -> Callable[..., Any]:
 
 @weft_p.def_impl
 def _impl(*operands: Any, operation: JaxOperation) -> Any:
-    with jax.disable_jit(False):  # else it would be this call again
-        return _compiled(operation)(*operands)
+    forbidden = (jax.config.jax_debug_nans, "nan", np.isnan), (jax.config.jax_debug_infs, "inf", np.isinf)
+    # Else it would be this call again, and again where JAX finds a forbidden value and calls what it had compiled.
+    with jax.disable_jit(False), jax.debug_nans(False), jax.debug_infs(False):
+        found = _compiled(operation)(*operands)
+    for is_forbidden, name, test in forbidden:
+        if is_forbidden and any(test(each).any() for each in found):
+            raise FloatingPointError(f"invalid value ({name}) encountered in weft")
+    return found
 
 
 def _lowering(platform: str) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""The pack: code built ahead of time, which the distribution weft-kernels installs beside weft.
+"""The pack: code built ahead of time, which the distribution weft-tensor-kernels installs beside weft.
 
 A pack is a folder with one file a shelf: ``x86-64-v3.pack`` holds objects for CPUs of that level. A shelf
 maps keys to code, each compressed on its own and read when it is asked for. Keys say what code was made of, so code of
@@ -23,7 +23,7 @@ from weft.base.files import write_whole
 from weft.base.interpreter import turns_off
 from weft.base.log import warn
 
-PACKAGE = "weft_kernels"  # of the distribution weft-kernels
+PACKAGE = "weft_kernels"  # of the distribution weft-tensor-kernels
 _MAGIC = b"weft pack 1\n"
 _HEAD = len(_MAGIC) + 32 + 8  # the digest of the index, and its length
 

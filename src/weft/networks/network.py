@@ -34,8 +34,8 @@ class Network(Generic[Returned]):
     """A network of tensors, planned once; calling it contracts tensors of the same shapes and types.
 
     Made by `weft.network`. `net(*tensors)` returns the result. `path`, `slices`, `explain()`, `report()`, `to_graph()`,
-    `draw()` and `to_html()` say what was planned, the last three where weft-bench is installed; `error_bound(*tensors)`
-    how far a result may be off.
+    `draw()` and `to_html()` say what was planned, the last three where weft-tensor-bench is installed;
+    `error_bound(*tensors)` how far a result may be off.
     """
 
     def __init__(self, plan: NetworkPlan, constants: Mapping[int, torch.Tensor] = NONE, reduce: Any = None) -> None:

@@ -34,7 +34,7 @@ _TRIED = 2  # trees that are improved, and for which slices are found
 _LARGE = 300  # operands from which a greedy search takes tenths of a second
 SOME = 40  # operands up to which opt_einsum's own choice of a search is quick
 _MOST = 256  # subtrees that are searched anew in one go
-INSTALL = "pip install 'weft[networks]'"
+INSTALL = "pip install 'weft-tensor[networks]'"
 
 _IMPROVED = ", improved"
 

@@ -113,7 +113,7 @@ class PlanBase:
     def kernels(self) -> tuple[Any, ...]:
         """The Triton kernels that a call launches, each with its `ptx`, `sass`, `ttgir`, `registers` and `spills`.
 
-        Empty on the CPU; products that a vendor's library makes are not among them. They are read by weft-bench:
+        Empty on the CPU; products that a vendor's library makes are not among them. They are read by weft-tensor-bench:
         `UnsupportedError` where it is not installed.
         """
         if self._request.target.kind == "cpu":

@@ -1,3 +1,3 @@
-"""The version of weft-bench: that of the weft it measures."""
+"""The version of weft-tensor-bench: that of the weft it measures."""
 
 __version__ = "0.2.0"

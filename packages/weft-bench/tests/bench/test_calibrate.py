@@ -203,4 +203,4 @@ def test_without_weft_bench_warm_says_what_fitting_needs(monkeypatch: pytest.Mon
     monkeypatch.setattr("weft.cli.main.found", lambda *_: None)
     said = told("warm")
     assert "not fitted to NVIDIA GH200 480GB" in said
-    assert "pip install weft-bench" in said
+    assert "pip install weft-tensor-bench" in said

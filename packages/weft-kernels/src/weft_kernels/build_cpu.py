@@ -1,7 +1,7 @@
 """Build the pack's shelves of object code: ``python -m weft_kernels.build_cpu [LEVEL ... | host] [--if-stale]``.
 
 Without a level all are built; no machine of that kind is needed. Processes for each core compile a part of the sources
-each. A shelf takes its place when it is whole.
+each, and a line is printed for every twentieth of them. A shelf takes its place when it is whole.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import platform
 import subprocess
 import tempfile
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
@@ -74,12 +75,12 @@ def stale(path: Path, sources: list[str]) -> bool:
 
 def build(levels: list[Level], sources: list[str], out: Path) -> None:
     """Shelves of some levels."""
-    begun = time.monotonic()
     cores = len(usable_cores())
+    progress = _Progress(len(levels) * len(sources))
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(cores) as pool:
         parts = {level: [Path(folder, f"{level.name}-{at}") for at in range(cores)] for level in levels}
         jobs = [
-            pool.submit(_run_part, level, sources[at::cores], part)
+            pool.submit(_run_part, level, sources[at::cores], part, progress)
             for level in levels
             for at, part in enumerate(parts[level])
         ]
@@ -92,7 +93,26 @@ def build(levels: list[Level], sources: list[str], out: Path) -> None:
             write_shelf(path, entries, _about(level))
             path.chmod(0o644)  # whoever installs it, others read it
             print(f"{path.name}: {len(entries)} kernels, {path.stat().st_size / 1e6:.1f} MB")
-    print(f"built in {time.monotonic() - begun:.0f} s")
+    print(f"built in {progress.seconds:.0f} s")
+
+
+class _Progress:
+    """Kernels compiled so far, of all."""
+
+    def __init__(self, total: int) -> None:
+        self._total, self._done, self._begun = total, 0, time.monotonic()
+        self._lock = threading.Lock()
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._begun
+
+    def step(self) -> None:
+        """One kernel more; each twentieth is told."""
+        with self._lock:
+            self._done += 1
+            if self._done * 20 // self._total > (self._done - 1) * 20 // self._total:
+                print(f"{self._done} of {self._total} kernels after {self.seconds:.0f} s", flush=True)
 
 
 def _about(level: Level) -> dict[str, Any]:
@@ -100,19 +120,28 @@ def _about(level: Level) -> dict[str, Any]:
     return {"code": sources_digest(), "processor": level.processor, "python": platform.python_version(), **software}
 
 
-def _run_part(level: Level, sources: list[str], to: Path) -> None:
+def _run_part(level: Level, sources: list[str], to: Path, progress: _Progress) -> None:
     """In a process of its own, as numba compiles for one level alone."""
     listed = to.with_suffix(".json")
     listed.write_text(json.dumps(sources))
     line = command("-m", "weft_kernels.build_cpu", level.name, "--part", str(listed), str(to))
-    subprocess.run(line, env=environment(), check=True)
+    with subprocess.Popen(line, env=environment(), stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for _ in process.stdout:  # a line for each kernel
+            progress.step()
+    if process.returncode:
+        raise SystemExit(f"{level.name}: a process that compiles kernels ended with exit code {process.returncode}")
 
 
 def _compile_part(level: Level, sources: Path, to: Path) -> None:
     from weft_kernels.cpu_compiler import compiled, prepare
 
     prepare(level)
-    entries = {pack_key(source): pack_entry(compiled(source)) for source in json.loads(sources.read_text())}
+    entries = {}
+    for source in json.loads(sources.read_text()):
+        key = pack_key(source)
+        entries[key] = pack_entry(compiled(source))
+        print(key, flush=True)
     write_shelf(to, entries, {})
 
 

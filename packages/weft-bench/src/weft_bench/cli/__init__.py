@@ -1,4 +1,4 @@
-"""The commands that weft-bench adds to the `weft` program."""
+"""The commands that weft-tensor-bench adds to the `weft` program."""
 
 import typer
 

@@ -139,7 +139,7 @@ def _run(
 
 
 def _paths() -> dict[str, str]:
-    """So that the process finds the weft and the weft-bench that run here."""
+    """So that the process finds the weft and the weft-tensor-bench that run here."""
     own = (str(Path(file).parents[1]) for file in (weft.__file__, weft_bench.__file__))
     return {"PYTHONPATH": os.pathsep.join(filter(None, (*own, os.getenv("PYTHONPATH"))))}
 
