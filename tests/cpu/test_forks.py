@@ -100,7 +100,7 @@ def test_a_parent_that_made_a_cascade_alone() -> None:
     """)
 
 
-def test_workers() -> None:
+def test_workers_and_what_was_made_before_they_were_forked() -> None:
     passes("""
         some = ["product", "network", "function"]
         expected = {name: calls[name]() for name in some}
