@@ -126,7 +126,6 @@ simple("transpose_", lambda a: weft.transpose_(a.clone()), SQUARE, traits="copie
 simple("grouped", lambda a, b, c: weft.grouped(E, [(a, b), (c, b), (a, c)]), *THREE)
 simple("grouped, unlike", lambda a, b, c: weft.grouped(E, [(a, b), (c, b)]), SQUARE, SQUARE, (4, N))
 simple("grouped, larger", lambda a, b, c: weft.grouped(E, [(a, b), (c, b)]), *((64, 64),) * 3)
-simple("grouped, many", lambda a, b: weft.grouped(E, [(a[: 1 + at % 5], b) for at in range(11)]))
 simple("chain", lambda a, b, c, **k: weft.chain("pq,qc,cr->pr", a, b, c, **k), *THREE, traits="out")
 
 
@@ -253,12 +252,6 @@ def _(scene: Scene) -> Call:
 def _(scene: Scene) -> Call:
     plan = weft.plan_grouped(E, [(scene.numbers(*SQUARE), scene.numbers(*SQUARE)) for _ in range(2)])
     return lambda a, b: plan([(a, b), (b, a)])
-
-
-@door("a plan of a group of many", traits="plan")
-def _(scene: Scene) -> Call:
-    plan = weft.plan_grouped(E, [(scene.numbers(*SQUARE), scene.numbers(*SQUARE)) for _ in range(11)])
-    return lambda a, b: plan([(a, b)] * 11)
 
 
 @door("blocks")

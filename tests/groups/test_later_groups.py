@@ -1,9 +1,12 @@
-"""A group that comes again gives what its tensors say: beside what `test_doors_and_events.py` holds of all calls."""
+"""A group that comes again gives what its tensors say, whichever kind of views they are and whatever surrounds it."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
+from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint
 
 import weft
@@ -17,13 +20,60 @@ def tiers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WEFT_TIERS", "1")
 
 
+def _pairs(kind: str) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    found = []
+    for at in range(11):
+        a, b = torch.randn(3 + at, 7, dtype=TYPE).conj(), torch.randn(7, 5, dtype=TYPE)
+        found.append((a, b) if kind == "conjugate" else (a.imag, b.conj().imag))
+    return found
+
+
+def _check(found: Any, pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    torch.testing.assert_close(list(found), [a @ b for a, b in pairs])
+
+
+@pytest.mark.parametrize("kind", ["conjugate", "negative"])
+def test_views_are_read_in_each_call(kind: str) -> None:
+    plan = weft.plan_grouped("mk,kn->mn", _pairs(kind))
+    for _ in range(4):
+        pairs = _pairs(kind)
+        assert pairs[0][0].is_conj() or pairs[0][0].is_neg()
+        _check(weft.grouped("mk,kn->mn", pairs), pairs)
+        _check(plan(pairs), pairs)
+        _check(plan(), pairs)
+
+
 def test_gradients_of_complex_groups_are_right_in_each_call() -> None:
     for _ in range(4):
-        pairs = [(torch.randn(3 + at, 7, dtype=TYPE), torch.randn(7, 5, dtype=TYPE)) for at in range(11)]
-        leaves = [each.requires_grad_() for pair in pairs for each in pair]
+        pairs = [(a.resolve_conj().requires_grad_(), b.requires_grad_()) for a, b in _pairs("conjugate")]
+        leaves = [each for pair in pairs for each in pair]
         grads = [torch.randn(len(a), 5, dtype=TYPE) for a, _ in pairs]
         found = torch.autograd.grad(list(weft.grouped("mk,kn->mn", pairs)), leaves, grads)
         torch.testing.assert_close(found, torch.autograd.grad([a @ b for a, b in pairs], leaves, grads))
+
+
+def test_autocast_is_that_of_each_call() -> None:
+    pairs = [(torch.randn(3 + at, 7), torch.randn(7, 5)) for at in range(11)]
+    for group in (pairs, pairs[:2]):
+        halves = [(a.bfloat16(), b.bfloat16()) for a, b in group]
+        for _ in range(3):
+            with torch.autocast("cpu", torch.bfloat16):
+                _check(weft.grouped("mk,kn->mn", group), halves)
+            _check(weft.grouped("mk,kn->mn", group), group)
+
+
+
+def test_tensors_whose_memory_was_freed_are_refused() -> None:
+    pairs = [(a.imag.contiguous(), b.real.contiguous()) for a, b in _pairs("conjugate")]
+    plan = weft.plan_grouped("mk,kn->mn", pairs)
+    for _ in range(3):
+        weft.grouped("mk,kn->mn", pairs)
+    pairs[4][1].untyped_storage().resize_(0)
+    for call in (weft.plan_grouped, weft.grouped):
+        with pytest.raises(weft.ShapeError, match="its storage was freed"):
+            call("mk,kn->mn", pairs)
+    with pytest.raises(weft.ShapeError, match="its storage was freed"):
+        plan(pairs)
 
 
 def _charged(buffer: torch.Tensor) -> weft.blocks.ChargedTensor:
@@ -96,3 +146,23 @@ def _backward(total: torch.Tensor, leaves: list[torch.Tensor]) -> list[torch.Ten
         each.grad = None
     total.backward()
     return [each.grad for each in leaves]
+
+
+def test_groups_that_come_again_have_tangents() -> None:
+    a, b, c = (torch.randn(64, 64) for _ in range(3))
+    for _ in range(3):
+        weft.grouped("mk,kn->mn", [(a, b), (c, b)])
+        with forward_ad.dual_level():
+            first, second = weft.grouped("mk,kn->mn", [(forward_ad.make_dual(a, c), b), (c, b)])
+            torch.testing.assert_close(forward_ad.unpack_dual(first).tangent, c @ b, rtol=1e-4, atol=1e-4)
+            torch.testing.assert_close(forward_ad.unpack_dual(second).primal, c @ b, rtol=1e-4, atol=1e-4)
+
+
+def test_gradients_are_recorded_again_after_a_call_without_them() -> None:
+    pairs = [(torch.randn(3, 4, requires_grad=True), torch.randn(4, 3, requires_grad=True)) for _ in range(3)]
+    plan = weft.plan_grouped("mk,kn->mn", pairs)
+    for _ in range(2):
+        assert all(each.requires_grad for each in plan(pairs))
+        with torch.no_grad():
+            assert not any(each.requires_grad for each in plan(pairs))
+        assert all(each.requires_grad for each in plan(pairs))
