@@ -9,7 +9,6 @@ import pytest
 import torch
 
 import distributed_gradient_cases as cases
-from gpu.reporting import PARTS
 from on_ranks import on_ranks
 from rank_problems import Case
 
@@ -62,13 +61,13 @@ def of_four() -> list[Case]:
     ]
 
 
-@pytest.fixture(scope="module", params=PARTS)
-def two(request: pytest.FixtureRequest) -> list[dict[str, Any]]:
+@pytest.fixture(scope="module")
+def two() -> list[dict[str, Any]]:
     placed = cases.placed
     twice = [placed(PRODUCT, a="k", b="n", d="m"), placed(FUSED, a="k", b="k", d="m", bias="n"),
              placed(FUSED, a="m", b=None, d=None), placed(COMPLEX, a="m", b="k", d="n"),
              placed(ALONE, a="s", b="k", d="m")]  # fmt: skip
-    outcomes = on_ranks(2, cases.on_two, of_two()[request.param :: 2], twice)
+    outcomes = on_ranks(2, cases.on_two, of_two(), twice)
     assert [outcome.message for outcome in outcomes] == [""] * 2
     return [outcome.value for outcome in outcomes]
 
