@@ -56,7 +56,8 @@ def masked() -> Any:
     return np.ma.masked_array(np.ones((3, 3), np.float32), np.eye(3, dtype=bool))
 
 
-#: What stands in the place of something right.
+#: What stands in the place of something right. Of 2**50 elements no system grants the bytes, also where it grants more
+#: than there are.
 VALUES: tuple[Make, ...] = (
     lambda: None, lambda: True, lambda: False, lambda: 0, lambda: 1, lambda: -1, lambda: 3, lambda: 7,
     lambda: 2**31, lambda: 2**63, lambda: -(2**70), lambda: 10**400, lambda: 0.5, lambda: -0.0, lambda: 1e308,
@@ -89,7 +90,7 @@ VALUES: tuple[Make, ...] = (
     lambda: torch.zeros(3, 3, dtype=torch.uint16), lambda: torch.zeros(3, 3, dtype=torch.float8_e4m3fn),
     lambda: torch.full((3, 3), float("nan")), lambda: tensor(3, 3).to_sparse(), lambda: tensor(3, 3).to_sparse_csr(),
     lambda: torch.nested.nested_tensor([tensor(2), tensor(3)]), lambda: tensor(3, 3).to("meta"),
-    lambda: torch.quantize_per_tensor(tensor(3, 3), 0.1, 0, torch.quint8), lambda: tensor(1).expand(2**40),
+    lambda: torch.quantize_per_tensor(tensor(3, 3), 0.1, 0, torch.quint8), lambda: tensor(1).expand(2**50),
     lambda: tensor(1, 1).expand(3, 2**50), lambda: tensor(3, 3).requires_grad_(), lambda: tensor(3, 4).T,
     lambda: torch.ones(3, 3, dtype=torch.complex64).conj(), lambda: torch.nn.Parameter(tensor(3, 3)),
     lambda: tensor(2, 2).as_strided((2, 2), (1, 1)), lambda: tensor(1, *[1] * 40), lambda: torch.empty(0, 2**40),

@@ -20,12 +20,20 @@ EXACT = [
     and "large" not in case.tags
 ]
 ORDINARY = [case for case in cases.every() if "large" not in case.tags]
-ROUNDED = [case for case in ORDINARY if case not in EXACT or "type" in case.tags]
+FUNCTIONS = [case for case in ORDINARY if case.tags == {"function"}]
+OTHERS = [case for case in ORDINARY if case not in FUNCTIONS]
+ROUNDED = [case for case in OTHERS if case not in EXACT or "type" in case.tags]
 
 
-@pytest.mark.parametrize("case", ORDINARY, ids=str)
+@pytest.mark.parametrize("case", OTHERS, ids=str)
 def test_case_within_its_bound(case: Case, quick_backend: Backend) -> None:
     check(quick_backend.fitted(case), quick_backend)
+
+
+@pytest.mark.one_of(5)
+@pytest.mark.parametrize("case", FUNCTIONS, ids=str)
+def test_function_within_its_bound(case: Case, backend: Backend) -> None:
+    check(backend.fitted(case), backend)
 
 
 @pytest.mark.parametrize("case", ROUNDED, ids=str)

@@ -100,6 +100,7 @@ def _equal(found: Tensor, wanted: Tensor) -> bool:
     return torch.equal(*(each.double().nan_to_num(1e300, 2e300, -2e300) for each in (found, wanted)))
 
 
+@pytest.mark.one_of(3)
 @pytest.mark.parametrize("door", DOORS)
 @pytest.mark.parametrize("source", SOURCES, ids=str)
 def test_in_kernels(backend: Backend, source: torch.dtype, door: str) -> None:

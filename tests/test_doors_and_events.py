@@ -128,7 +128,7 @@ def cell(door: Door, event: Event, device: str, grads: bool, kept: bool) -> list
     return [under, after]
 
 
-@pytest.mark.one_of(3)
+@pytest.mark.one_of(6)
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("event", EVENTS)
 @pytest.mark.parametrize("door", DOORS)

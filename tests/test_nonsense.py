@@ -15,8 +15,10 @@ import pytest
 import weft
 from nonsense import Call, Outcome, outcome, variants
 from nonsense_calls import CALLS
+from weft.base import memory
 
 FEW, MANY = 16, 270  # versions of each call
+MEMORY = 1 << 30  # bytes
 #: What has no arguments of its own, or only such as nobody passes.
 NO_CALLS = {
     "BoundCall", "CascadePlan", "Equation", "Function", "GroupedPlan", "Network", "Plan", "PermutePlan", "Report",
@@ -38,8 +40,9 @@ def ring(_: int, __: FrameType | None) -> None:
 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Files that nonsense names are made elsewhere; what hangs is ended."""
+    """Files that nonsense names are made elsewhere, what hangs is ended, and no machine has memory for large layers."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(memory, "whole", lambda device: MEMORY)
     monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path / "cache"))
     before = signal.signal(signal.SIGALRM, ring)
     yield

@@ -50,6 +50,7 @@ CALLS: dict[str, Callable[[int], Any]] = {
     "reference of a move": lambda n: weft.reference.permute("ab->ba", matrix(n, n)),
     "error_bound": lambda n: weft.error_bound("a,b->ab", vector(n), vector(n)),
     "a layer": lambda n: weft.nn.Linear(n, n),
+    "correlations": lambda n: weft.tn.MPS.random(2, 2, 2).correlations(matrix(n, n), matrix(n, n)),
     "testing": lambda n: weft.testing.poisoned((n, n), torch.float32),
 }
 

@@ -66,11 +66,6 @@ def test_linters_are_pinned_alike() -> None:
         assert pins()[name] == version
 
 
-def test_import_brings_no_plots_no_paths_and_no_command_line() -> None:
-    names = {"matplotlib", "cotengra", "typer", "rich", "weft_bench"}
-    assert python(f"import sys, weft; print(sorted({names} & sys.modules.keys()))") == "[]"
-
-
 def test_the_citation_names_this_version() -> None:
     text = (ROOT / "CITATION.cff").read_text()
     assert re.search(r"^cff-version: 1\.2\.0$", text, re.MULTILINE)
@@ -174,17 +169,6 @@ def test_rooms_import_no_triton_and_touch_no_gpu() -> None:
     assert python(code) == ""
 
 
-def test_cpu_needs_no_triton() -> None:
-    """Where no Triton can be imported, functions are traced and contractions run all the same."""
-    code = (
-        "import sys; sys.modules['triton'] = None\n"
-        "import torch, weft; a = torch.full((3, 3), -1.0)\n"
-        "p = weft.plan('mk,kn->mn', a, a, a_fn=torch.relu, epilogue=torch.exp)\n"
-        "print(p(a, a).sum().item(), weft.einsum('ij->ji', a).sum().item())"
-    )
-    assert python(code) == "9.0 -9.0"
-
-
 def test_import_is_quick() -> None:
     """A third of what torch's own import takes, at most: of the processor time, in one of three interpreters."""
     code = (
@@ -196,7 +180,8 @@ def test_import_is_quick() -> None:
 
 def test_what_few_calls_need_is_imported_with_the_first_of_them() -> None:
     found = python("import sys, weft; print(*sys.modules)").split()
-    assert not {name for name in found if name.partition(".")[0] in ("triton", "numba", "llvmlite", "jax")}
+    packages = {"triton", "numba", "llvmlite", "jax", "matplotlib", "cotengra", "typer", "rich", "weft_bench"}
+    assert not packages & {name.partition(".")[0] for name in found}
     assert not {"weft.cascades.plan", "weft.distributed", "weft.tn", "weft.jax"} & set(found)
 
 
@@ -218,7 +203,8 @@ def test_public_names() -> None:
     assert wanted <= set(dir(weft))
 
 
-@pytest.mark.parametrize("words", ["", "--version", "--help", "explain --help", "tune --help", "accuracy --help"])
+@pytest.mark.one_of(2)
+@pytest.mark.parametrize("words", ["", "--help", "--version", "explain --help", "tune --help", "accuracy --help"])
 def test_help_and_version_import_no_torch(words: str) -> None:
     command = [sys.executable, "-X", "importtime", "-m", "weft", *words.split()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)

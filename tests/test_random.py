@@ -88,8 +88,15 @@ CPU, INTERPRETER, CUDA = Backend("cpu", "cpu"), Backend("triton", "cpu"), Backen
 
 
 @given(contractions(Limits(work=1 << 16, modes=8)))
-@settings(max_examples=5 * settings().max_examples)
+@settings(max_examples=2 * settings().max_examples)
 def test_on_the_cpu(case: Case) -> None:
+    check_exactly(case, CPU)
+
+
+@pytest.mark.slow
+@given(contractions(Limits(work=1 << 16, modes=8)))
+@settings(max_examples=10 * settings().max_examples)
+def test_many_on_the_cpu(case: Case) -> None:
     check_exactly(case, CPU)
 
 

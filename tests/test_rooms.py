@@ -54,9 +54,14 @@ def module_of(file: Path) -> str:
 FILES = {module_of(file): file for file in sorted(PACKAGE.rglob("*.py"))}
 
 
+@cache
+def import_statements(file: Path) -> list[ast.Import | ast.ImportFrom]:
+    return [node for node in statements(ast.parse(file.read_text())) if isinstance(node, ast.Import | ast.ImportFrom)]
+
+
 def imported(file: Path) -> Iterator[str]:
     """The modules of weft that a file names in any import."""
-    for node in statements(ast.parse(file.read_text())):
+    for node in import_statements(file):
         if isinstance(node, ast.ImportFrom) and node.level == 0 and (node.module or "").split(".")[0] == "weft":
             for name in node.names:
                 full = f"{node.module}.{name.name}"
@@ -128,7 +133,7 @@ def test_rooms_have_files_and_no_other_room_is_there() -> None:
 
 def test_weft_never_imports_its_laboratory() -> None:
     for module, file in FILES.items():
-        for node in statements(ast.parse(file.read_text())):
+        for node in import_statements(file):
             names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             names += [name.name for name in node.names] if isinstance(node, ast.Import) else []
             assert not [name for name in names if name.split(".")[0] == "weft_bench"], module
@@ -145,7 +150,7 @@ def test_rooms_of_the_laboratory_import_only_those_below() -> None:
     for file in sorted(folder.rglob("*.py")):
         parts = file.relative_to(folder.parent).with_suffix("").parts
         mine = bench_room(".".join(parts))
-        for node in statements(ast.parse(file.read_text())):
+        for node in import_statements(file):
             if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "weft_bench":
                 for name in node.names:
                     theirs = bench_room(f"{node.module}.{name.name}")

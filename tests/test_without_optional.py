@@ -31,21 +31,14 @@ def bare(code: str) -> str:
 
 
 def test_weft_alone_contracts() -> None:
+    """Paths of opt_einsum serve, slices that are named too; what would be better is said where it may count."""
     said = bare(
-        "import torch, weft; a = torch.ones(3, 3)\n"
+        "import torch, weft, weft.hooks; a = torch.ones(3, 3)\n"
         "p = weft.plan('mk,kn->mn', a, a)\n"
         "net = weft.network('ab,bc,cd->ad', a, a, a)\n"
         "assert 'mk,kn->mn' in p.explain() and net.explain()\n"
         "from weft import *\n"
-        "print(p(a, a).sum().item(), net(a, a, a).sum().item(), weft.permute(a, 'ij->ji').sum().item())"
-    )
-    assert said == "27.0 81.0 9.0"
-
-
-def test_networks_without_cotengra() -> None:
-    """Paths of opt_einsum serve, slices that are named too; what would be better is said where it may count."""
-    said = bare(
-        "import torch, weft, weft.hooks\n"
+        "print(p(a, a).sum().item(), net(a, a, a).sum().item(), weft.permute(a, 'ij->ji').sum().item())\n"
         "terms = ','.join(chr(97 + at) + chr(98 + at) for at in range(12)) + '->am'\n"
         "a = [torch.full((2, 2), 0.5) for _ in range(12)]\n"
         "net = weft.network(terms, *a)\n"
@@ -54,7 +47,7 @@ def test_networks_without_cotengra() -> None:
         "few = weft.network('ab,bc,cd->ad', *a[:3], memory_limit='1MB')\n"
         "print(few(*a[:3]).sum().item(), 'weft-tensor[networks]' in few.explain(), len(weft.hooks.cotengra()))"
     )
-    assert said.split() == ["2.0", "True", "2.0", "2.0", "2.0", "False", "2"]
+    assert said.split() == ["27.0", "81.0", "9.0", "2.0", "True", "2.0", "2.0", "2.0", "False", "2"]
 
 
 #: What each raises or prints says what to install.
@@ -133,7 +126,7 @@ def without(code: str, **environment: str) -> str:
     return python(BLOCKED + code, limit=200, **{"PYTHONWARNINGS": "ignore", "TRITON_INTERPRET": "0", **environment})
 
 
-def test_every_public_name_is_there() -> None:
+def test_every_public_name_is_there_and_functions_are_traced_and_contracted() -> None:
     code = """
 import pkgutil
 from importlib import import_module
@@ -145,9 +138,13 @@ for package in (weft.distributed, weft.hooks, weft.tn, weft.nn, weft.blocks, wef
         getattr(package, name)
 for found in pkgutil.iter_modules(import_module("weft.cli").__path__):
     import_module(f"weft.cli.{found.name}")
-print(len(names))
+a = torch.full((3, 3), -1.0)
+p = weft.plan('mk,kn->mn', a, a, a_fn=torch.relu, epilogue=torch.exp)
+print(len(names), p(a, a).sum().item(), weft.einsum('ij->ji', a).sum().item())
 """
-    assert int(without(code)) > 50
+    count, *sums = without(code).split()
+    assert int(count) > 50
+    assert sums == ["9.0", "-9.0"]
 
 
 OF_TRITON = {

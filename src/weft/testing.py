@@ -44,9 +44,9 @@ def assert_close(actual: torch.Tensor, reference: torch.Tensor, bound: torch.Ten
     Raises `ValueError` when most of the bounds are infinite: such a comparison would say nothing.
     """
     assert tuple(actual.shape) == tuple(reference.shape), f"shape {tuple(actual.shape)}, not {tuple(reference.shape)}"
+    _check_alike(actual=actual, bound=bound)
     if bound.numel() and 2 * int(bound.isinf().sum()) > bound.numel():
         raise ValueError("most bounds are infinite: the epilogue leaves its domain within the rounding of its argument")
-    _check_alike(actual=actual, bound=bound)
     found = judged(actual, reference, bound)
     if found.right:
         return

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
@@ -13,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import weft
+from commands import python
 from permuting import DTYPES, any_bits, bits, same_bits
 from support import Backend
 from weft.cpu.permute import transpose
@@ -256,7 +255,6 @@ def test_workspace_is_bounded() -> None:
         "    kept.append(torch.ones(shape)); before = peak()\n"
         "    weft.transpose_(kept[-1]); print((peak() - before) / 1024)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
-    growth = [float(line) for line in done.stdout.split()]
+    growth = [float(line) for line in python(code, limit=300).split()]
     assert len(growth) == len(shapes)
     assert max(growth) < 24, growth

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.flop_counter import FlopCounterMode
 
 import weft
+from commands import python
 from compiled.test_compile import BIAS, CALLS, A, B, layer
 from forked import said
 from weft.fn.trace import _traces as trace_cache
@@ -112,8 +111,7 @@ def test_a_counter_that_was_imported_after_weft_counts() -> None:
         "a, b = torch.ones(3, 4), torch.ones(4, 5)\nweft.matmul(a, b)\n"
         "with FlopCounterMode(display=False) as counter: weft.matmul(a, b)\nprint(counter.get_total_flops())"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
-    assert done.stdout.strip() == "120"
+    assert python(code) == "120"
 
 
 class Layer(torch.nn.Module):

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import threading
 from typing import Any
 
@@ -12,6 +9,7 @@ import pytest
 import torch
 
 import weft
+from commands import python
 from support import slowness
 from weft.cpu.gett import family
 from weft.oracle.bounds import expectation
@@ -232,27 +230,6 @@ def test_several_callers_at_once() -> None:
     assert not any(wrong)
 
 
-def python(code: str, **environment: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120,
-        env={**os.environ, **environment},
-    )  # fmt: skip
-    return done.stdout.strip()
-
-
-def test_a_forked_process_computes() -> None:
-    """Where a plain product of torch waits for threads that its parent had."""
-    code = (
-        "import os, torch, weft; torch.set_num_threads(2)\n"
-        "a = torch.ones(30, 40, 50); b = torch.ones(50, 40, 30); p = weft.plan('mkl,lkn->nm', a, b)\n"
-        "assert p.schedule.family == 'gett' and p.schedule.threads == 2 and p(a, b)[0, 0] == 2000\n"
-        "child = os.fork()\n"
-        "if child == 0: os._exit(int(p(a, b)[7, 7] != 2000))\n"
-        "print(os.waitpid(child, 0)[1])"
-    )
-    assert python(code) == "0"
-
-
 @pytest.mark.slow
 @pytest.mark.alone
 def test_first_use_from_the_cache_is_quick() -> None:
@@ -277,7 +254,3 @@ def test_without_numba_torch_does_it() -> None:
         "[27.0, 27.0] ['numba is not installed: contractions on the CPU run by torch\'s own operations, slower']"
     ).replace("['numba", '["numba').replace("slower']", 'slower"]').replace("\\'", "'")
     assert python(code, WEFT_NUMBA="0") == "[27.0, 27.0] []"
-
-
-def test_importing_weft_imports_no_numba() -> None:
-    assert python("import sys, weft; print('numba' in sys.modules)") == "False"

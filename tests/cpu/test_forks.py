@@ -100,8 +100,7 @@ def test_a_parent_that_made_a_cascade_alone() -> None:
     """)
 
 
-@pytest.mark.parametrize("way", ["pool", "loader"])
-def test_workers(way: str) -> None:
+def test_workers_and_what_was_made_before_they_were_forked() -> None:
     passes("""
         some = ["product", "network", "function"]
         expected = {name: calls[name]() for name in some}
@@ -113,17 +112,10 @@ def test_workers(way: str) -> None:
                 return at
         def job(at):
             return Data()[at]
-        if WAY == "pool":
-            with multiprocessing.get_context("fork").Pool(2) as pool:
-                assert pool.map(job, range(4)) == [0, 1, 2, 3]
-        else:
-            loader = torch.utils.data.DataLoader(Data(), num_workers=2, multiprocessing_context="fork")
-            assert [int(at) for at in loader] == [0, 1, 2, 3]
-    """.replace("WAY", repr(way)))
-
-
-def test_plans_and_networks_made_before_the_fork() -> None:
-    passes("""
+        with multiprocessing.get_context("fork").Pool(2) as pool:
+            assert pool.map(job, range(4)) == [0, 1, 2, 3]
+        loader = torch.utils.data.DataLoader(Data(), num_workers=2, multiprocessing_context="fork")
+        assert [int(at) for at in loader] == [0, 1, 2, 3]
         p, net = weft.plan("mk,kn->mn", x, y), weft.network("ab,bc,cd->ad", x, y, torch.ones(200, 300))
         expected = p(x, y), net(x, y, torch.ones(200, 300))
         def run():

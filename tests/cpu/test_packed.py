@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import weft
+from commands import python
 
 pytest.importorskip("numba")
 pytest.importorskip("weft_kernels")
@@ -274,10 +275,8 @@ def test_a_first_contraction_imports_no_numba(tmp_path: Path) -> None:
     shelf = build_cpu.FOLDER / f"{HOST.name}.pack"
     if not shelf.exists() or pack.Shelf(shelf).about["code"] != machine_code.sources_digest():
         pytest.skip("this checkout has no pack of its code: make kernels")
-    places = {"WEFT_CACHE_DIR": str(tmp_path), "WEFT_KERNELS": str(build_cpu.FOLDER)}
-    command = [sys.executable, "-c", CONTRACTS]
-    run = subprocess.run(command, env={**os.environ, **places}, capture_output=True, text=True, timeout=120)
-    assert (run.stdout, run.returncode) == ("False\n", 0), f"is the pack that of this code? {run.stderr}"
+    found = python(CONTRACTS, WEFT_CACHE_DIR=str(tmp_path), WEFT_KERNELS=str(build_cpu.FOLDER))
+    assert found == "False", "is the pack that of this code?"
 
 
 def test_a_shelf_is_stale_where_it_holds_other_sources(tmp_path: Path) -> None:
@@ -292,7 +291,6 @@ def test_a_shelf_is_stale_where_it_holds_other_sources(tmp_path: Path) -> None:
 
 def test_the_sources_are_known_without_compiling() -> None:
     command = "import sys; from weft_kernels.cpu_sources import sources; print(len(sources()), 'numba' in sys.modules)"
-    run = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True, timeout=120)
-    count, numba = run.stdout.split()
+    count, numba = python(command).split()
     assert 100 < int(count) < 1000
     assert numba == "False"

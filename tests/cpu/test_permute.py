@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +9,7 @@ import pytest
 import torch
 
 import weft
+from commands import python
 from permuting import DTYPES, any_bits, same_bits
 from weft.cpu.permute import family, schedule
 from weft.library import permutations
@@ -239,8 +237,4 @@ def test_without_numba() -> None:
         "    y = torch.rand(shape); e = 2 * y.mT.clone(); assert torch.equal(weft.transpose_(y, alpha=2.), e)\n"
         "import sys; print('numba' in sys.modules, weft.plan_permute(x, 'abc->cab').schedule)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120,
-        env={**os.environ, "WEFT_NUMBA": "0"},
-    )  # fmt: skip
-    assert done.stdout.strip() == "False library: one strided copy"
+    assert python(code, WEFT_NUMBA="0") == "False library: one strided copy"

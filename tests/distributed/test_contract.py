@@ -13,6 +13,7 @@ import distributed_cases
 import rank_problems
 import weft
 from distributed_cases import random_case
+from gpu.reporting import PARTS
 from on_ranks import Outcome, on_ranks
 from rank_problems import Case
 from weft.api.describe import find_target
@@ -59,9 +60,9 @@ def on_two() -> list[Any]:
     return checked(on_ranks(2, distributed_cases.on_two, [*whole_matrix_products(), FUSED], limit=240))
 
 
-@pytest.fixture(scope="module")
-def on_four() -> list[Any]:
-    cases = [random_case(seed, 4, distributed_cases.FEW) for seed in range(10)]
+@pytest.fixture(scope="module", params=PARTS)
+def on_four(request: pytest.FixtureRequest) -> list[Any]:
+    cases = [random_case(seed, 4, distributed_cases.FEW) for seed in range(request.param, 10, 2)]
     return checked(on_ranks(4, distributed_cases.on_four, cases, APART))
 
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import pytest
 
 import uneven_cases
+from gpu.reporting import PARTS
 from on_ranks import on_ranks
 
 pytestmark = pytest.mark.early
 
 
-def test_every_call_of_a_sequence_is_right() -> None:
+@pytest.mark.parametrize("rest", PARTS)
+def test_every_call_of_a_sequence_is_right(rest: bool) -> None:
     """Every placement, an algebra that sums and one that selects, functions, C and gradients."""
-    for outcome in on_ranks(2, uneven_cases.wrong_calls, limit=240):
+    for outcome in on_ranks(2, uneven_cases.wrong_calls, uneven_cases.CASES[rest::2], limit=240):
         assert (outcome.value, outcome.message) == ([], "")
 
 

@@ -51,6 +51,7 @@ def run(function: Pointwise, *tensors: torch.Tensor) -> torch.Tensor:
     return out
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.parametrize(("case", "dtype"), RUNS)
 def test_every_operation_against_double_precision(case: Case, dtype: torch.dtype) -> None:
     """Special values included: signed zeros, subnormals, infinities, NaN, the largest numbers."""

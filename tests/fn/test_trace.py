@@ -18,6 +18,7 @@ from weft.fn import trace
 RUNS = [pytest.param(case, dtype, id=f"{case}-{dtype}") for case in CASES for dtype in case.dtypes]
 
 
+@pytest.mark.one_of(3)
 @pytest.mark.parametrize(("case", "dtype"), RUNS)
 def test_the_graph_does_what_the_function_does(case: Case, dtype: torch.dtype) -> None:
     function, inputs = case.trace(dtype), case.inputs(dtype)

@@ -26,7 +26,7 @@ def slow(*values: Any) -> Any:
     return pytest.param(*values, marks=pytest.mark.slow)
 
 
-#: Of a fixture that makes a `Report` of a script's few cases, and in slow runs of the rest.
+#: Of a fixture that looks at few cases, and in slow runs at the rest.
 PARTS = [pytest.param(False, id="few"), pytest.param(True, id="rest", marks=pytest.mark.slow)]
 
 

@@ -16,9 +16,8 @@ STORES_FIRST = triton.__version__.startswith("3.9.")  # both operands are in sha
 FENCED_LATE = ("masked 24 sm_90", "step sm_90")
 # One of each thing that is looked at below.
 FEW = (
-    "tccg-01 sm_90", "tccg-13 sm_90", "tccg-21 sm_90", "tccg-01 gfx942", "fused sm_90", "tf32 sm_90", "ieee sm_90",
-    "double sm_90", "tf32 tccg-11 sm_90", "masked ?? sm_90", "step sm_90", "int8 weights sm_90", "int8 in ws sm_90",
-    "e4m3 in gett sm_90", "e4m3 as half sm_90",
+    "tccg-01 sm_90", "tccg-01 gfx942", "fused sm_90", "tf32 sm_90", "ieee sm_90", "double sm_90", "masked ?? sm_90",
+    "step sm_90", "int8 weights sm_90", "e4m3 in gett sm_90", "e4m3 as half sm_90",
 )  # fmt: skip
 
 
@@ -54,7 +53,8 @@ def _has_few(schedule: str) -> bool:
     return min(rows, columns) * depth < 8 * 32 * warps
 
 
-@pytest.mark.parametrize("name", [slow("tf32 tccg-01 sm_90"), "tf32 tccg-11 sm_90"])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["tf32 tccg-01 sm_90", "tf32 tccg-11 sm_90"])
 def test_operands_against_the_sum_of_a_tf32_product_are_not_turned_while_copied(report: Report, name: str) -> None:
     found = report[name]
     assert found["cp.async"] <= 1.5 * found["cp.async.16"]
@@ -65,8 +65,8 @@ def test_operands_against_the_sum_of_a_tf32_product_are_not_turned_while_copied(
     "name",
     [
         "tccg-01 sm_90",
-        "tccg-13 sm_90",
-        "tccg-21 sm_90",
+        slow("tccg-13 sm_90"),
+        slow("tccg-21 sm_90"),
         slow("tccg-01 sm_80"),
         "tf32 sm_90",
         "ieee sm_90",
@@ -160,7 +160,7 @@ def test_single_precision_is_never_shortened_silently(report: Report) -> None:
 @pytest.mark.parametrize(
     ("name", "room", "types"),
     [
-        ("int8", "ws", "s32.s8.s8"),
+        slow("int8", "ws", "s32.s8.s8"),
         ("e4m3", "gett", "f32.e4m3.e4m3"),
         slow("int8", "gett", "s32.s8.s8"),
         slow("e5m2", "gett", "f32.e5m2.e5m2"),

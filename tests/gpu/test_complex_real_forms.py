@@ -62,6 +62,7 @@ def with_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blas, "supports", lambda contraction, target: supports(contraction, H200))
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.usefixtures("with_library")
 @pytest.mark.parametrize(
     ("case", "at"), [(case, at) for at, case in enumerate(CASES)], ids=[f"{case[0]}" for case in CASES]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ import pytest
 import torch
 
 import weft
+from commands import python
 from gpu.fake_driver import FakeDriver, a_gpu, cubin, nothing_loaded
 from weft.api.describe import TARGETS
 from weft.gpu.common import cubins
@@ -242,14 +242,9 @@ print(json.dumps([len(found.launches), [key(each) for each in choices], [*sys.mo
 
 
 def test_a_kernel_is_planned_loaded_and_launched_without_triton(places: Path) -> None:
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent.parent), *filter(None, sys.path)])
-    done = subprocess.run(
-        [sys.executable, "-c", _WITHOUT_TRITON], capture_output=True, text=True, timeout=120,
-        env=environment, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    launches, keys, modules = json.loads(done.stdout.splitlines()[-1])
+    path = os.pathsep.join([str(Path(__file__).parent.parent), *filter(None, sys.path)])
+    printed = python(_WITHOUT_TRITON, TRITON_INTERPRET="0", PYTHONPATH=path)
+    launches, keys, modules = json.loads(printed.splitlines()[-1])
     assert launches == 4
     assert keys[:3] == [key(each) for each in (chosen(), chosen(dtype=torch.float16), chosen(a_fn=torch.exp))]
     assert not [name for name in modules if name.split(".")[0] == "triton"]

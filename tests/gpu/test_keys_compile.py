@@ -4,10 +4,8 @@ compiled another finds."""
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 
+from commands import python
 from forked import said
 
 KEYS = """
@@ -28,11 +26,7 @@ print(json.dumps({kernel.fn.__name__: kernel.cache_key for kernel in kernels}))
 
 def reversed_keys() -> dict[str, str]:
     """Of the kernels, keyed in reverse by a new interpreter, whose hashes are its own."""
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    command = [sys.executable, "-c", KEYS, "-1"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return json.loads(python(KEYS, "-1", limit=300, TRITON_INTERPRET="0"))
 
 
 def test_a_kernel_has_one_key_whichever_is_compiled_first() -> None:

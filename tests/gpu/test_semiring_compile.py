@@ -12,8 +12,7 @@ from gpu.reporting import PARTS, Report, slow
 
 pytestmark = pytest.mark.early
 
-FEW = ("max_plus float32 sm_90", "products mk,kn->mn sm_90", "pieces *",
-       "split *", "exponentials *", "log *", "counting sm_90", "fused gett *", "vector log *")
+FEW = ("max_plus float32 sm_90", "split *", "log *", "counting sm_90", "fused gett *", "vector log *")
 ADD, FMA, MAX = r"add\.f32", r"fma\.rn\.f32", r"max\.NaN\.f32"
 PAIRS, COMPARED = r"s32\.s8\.s8", r"setp\.ne"
 
@@ -45,6 +44,7 @@ def test_a_step_is_one_sum_and_one_maximum_for_each_product(architecture: str, r
     assert kernel["st.global"] == kernel["st.global.16"]
 
 
+@pytest.mark.slow
 def test_products_are_one_instruction_each(report: Report) -> None:
     """Also in the step that overhangs the end of k, which is like the others."""
     (kernel,) = report["products mk,kn->mn sm_90"]
@@ -71,6 +71,7 @@ def test_threads_hold_squares_whatever_is_loaded(report: Report) -> None:
             assert kernels[0][r"ld\.shared\.v4"] <= 6 * depth_of(kernels[0]), name
 
 
+@pytest.mark.slow
 def test_sides_in_pieces_compute_no_more_than_they_hold(report: Report) -> None:
     """24 columns in pieces: a thread's products are those of its elements, loads of A and stores stay wide."""
     (kernel,) = report["pieces sm_90"]
@@ -81,6 +82,7 @@ def test_sides_in_pieces_compute_no_more_than_they_hold(report: Report) -> None:
     assert kernel["st.global"] == kernel["st.global.16"] > 0
 
 
+@pytest.mark.slow
 def test_sums_of_exponentials_take_one_for_each_product(report: Report) -> None:
     """And one more for each element of D in each step of 8."""
     (kernel,) = report["exponentials sm_90"]

@@ -59,9 +59,11 @@ class TestDecomposed:
     def test_bits(self, shape: Shape, schedule: TransposeSchedule, dtype: torch.dtype, triton_backend: Backend) -> None:
         self.check(shape, schedule, dtype, triton_backend, 1, 1 << 20)
 
+    @pytest.mark.one_of(3)
     def test_a_step_between_elements(self, shape: Shape, schedule: TransposeSchedule, triton_backend: Backend) -> None:
         self.check(shape, schedule, torch.int32, triton_backend, 2, 1 << 20)
 
+    @pytest.mark.one_of(3)
     @pytest.mark.parametrize("workspace", [40, 500])
     def test_workspaces_of_a_few_elements(
         self, shape: Shape, schedule: TransposeSchedule, workspace: int, triton_backend: Backend
@@ -69,6 +71,7 @@ class TestDecomposed:
         """Slots in slices."""
         self.check(shape, schedule, torch.float32, triton_backend, 1, workspace)
 
+    @pytest.mark.one_of(3)
     def test_alpha(self, shape: Shape, schedule: TransposeSchedule, triton_backend: Backend) -> None:
         x = torch.randint(-30, 31, shape, generator=torch.Generator().manual_seed(5)).half()
         expected = (-2.5 * x).T

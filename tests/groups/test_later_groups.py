@@ -114,6 +114,7 @@ def test_results_of_pairs_that_need_no_gradient_need_none(count: int) -> None:
         torch.testing.assert_close(grad, pairs[1][1].sum(1).expand(3, 4))
 
 
+@pytest.mark.one_of(5)
 @pytest.mark.parametrize("reentrant", [False, True])
 @pytest.mark.parametrize("alike", [True, False])
 @pytest.mark.parametrize("equation", ["mk,kn->mn", "km,kn->nm"])

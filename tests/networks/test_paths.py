@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 
 import pytest
 
 import weft
+from commands import python
 from weft.planner.schedule import Target
 from weft.planner.target import standing_for
 
@@ -88,6 +88,4 @@ def found_path() -> str:
 
 def test_every_process_finds_the_same_path() -> None:
     path = os.pathsep.join([os.path.dirname(__file__), *sys.path])
-    environment = {**os.environ, "PYTHONHASHSEED": "7", "PYTHONPATH": path}
-    done = subprocess.run([sys.executable, "-c", SAME], capture_output=True, text=True, env=environment, check=True)
-    assert done.stdout.strip() == found_path()
+    assert python(SAME, PYTHONHASHSEED="7", PYTHONPATH=path) == found_path()

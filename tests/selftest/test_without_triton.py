@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
 
 import weft
+from commands import python
 from weft.planner import registry
 
 BROKEN = {
     "absent": "sys.modules['triton'] = None",
     "torn": "sys.modules['triton'] = types.ModuleType('triton')",  # no attribute is there
 }
-
-
-def python(code: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120,
-        env={**os.environ, "TRITON_INTERPRET": "1", "WEFT_SELFTEST": "1"},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+AROUND = {"TRITON_INTERPRET": "1", "WEFT_SELFTEST": "1"}
 
 
 @pytest.mark.parametrize("how", BROKEN)
@@ -36,7 +25,7 @@ def test_one_sentence_when_triton_is_asked_for(how: str) -> None:
         "except weft.UnsupportedError as error: print(error)\n"
         "print(weft.contract('mk,kn->mn', a, a, a_fn=torch.exp, backend='cpu').shape)"
     )
-    sentence, *_, last = python(code).splitlines()
+    sentence, *_, last = python(code, **AROUND).splitlines()
     version = registry.package_version("triton")
     assert sentence.count("Triton") <= 2, "once for all families"
     assert "cannot be imported (" in sentence if version else "Triton is not installed" in sentence
@@ -52,7 +41,7 @@ def test_doctor_goes_on_without_it() -> None:
         "done = CliRunner().invoke(app, ['doctor', '--backend', 'triton', '--device', 'cpu'])\n"
         "print(done.exit_code, ' '.join(done.output.split()))"
     )
-    told = python(code)
+    told = python(code, **AROUND)
     assert told.startswith("1 ")
     assert "backend 'cpu' works without it" in told
 

@@ -21,6 +21,7 @@ import torch
 from weft.base.arguments import addition, read_device, read_limit
 from weft.base.arrays import as_results, as_tensor
 from weft.base.figures import counted, duration, si
+from weft.base.memory import check_room
 from weft.distributed.asked import RankRequest, check_part
 from weft.distributed.host_blocks import HostProblem, chosen_grid, copy_block, pinned
 from weft.distributed.lanes import HOST, Lane, Recorder, Timeline, Token, done, noted, on
@@ -163,9 +164,10 @@ class OutOfCorePlan:
         self, out: Any, inputs: Mapping[str, torch.Tensor], addend: torch.Tensor | None
     ) -> Sequence[torch.Tensor]:
         if out is None:
+            size = math.prod(self.shape) * max(dtype.itemsize for dtype in self.dtypes)
+            check_room(torch.device("cpu"), size)
             # torch rounds pinned memory up to a power of two, which is much of a large tensor: that is registered.
-            small = math.prod(self.shape) * max(dtype.itemsize for dtype in self.dtypes) < _LARGE
-            pin = self.device.type == "cuda" and small
+            pin = self.device.type == "cuda" and size < _LARGE
             return [torch.empty(self.shape, dtype=dtype, pin_memory=pin, device="cpu") for dtype in self.dtypes]
         given = as_results(out)
         assert given is not None, "as out is not"

@@ -261,7 +261,9 @@ def _as(matrix: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 def as_operator(matrix: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """A matrix in the type of a state, complex where either is."""
-    return matrix.to(common([dtype, matrix.dtype]))
+    wanted = common([dtype, matrix.dtype])
+    check_room(matrix.device, matrix.numel() * wanted.itemsize)
+    return matrix.to(wanted)
 
 
 def common(dtypes: Sequence[torch.dtype]) -> torch.dtype:

@@ -13,7 +13,7 @@ from weft.blocks import ChargedTensor, Leg
 from weft.blocks.weights import relative
 from weft.errors import ArgumentError, ShapeError
 from weft.spec.arguments import reads
-from weft.tn.operator import MPO, as_operator, check_chain, site_leg
+from weft.tn.operator import MPO, as_operator, check_chain, common, site_leg
 from weft.tn.tensors import contract, edge, norm, qr, scalar, split_at
 
 
@@ -150,9 +150,8 @@ class MPS:
         """
         tensors = self.plain().tensors
         dtype, count = tensors[0].dtype, len(self)
-        pair = [as_operator(matrix, dtype) for matrix in (first, second)]
-        if pair[0].is_complex() != pair[1].is_complex():
-            pair = [matrix.to(dtype.to_complex()) for matrix in pair]
+        kind = common([dtype, first.dtype, second.dtype])
+        pair = [as_operator(matrix, kind) for matrix in (first, second)]
         both = contract("ab,bc->ac", *pair)
         left = tensors[0].new_ones(1, 1)
         rights = [left]
