@@ -128,7 +128,7 @@ def start_compilers(target: Target) -> None:
     place = target, os.getpid()
     if target.kind == "cuda" and place not in _started:
         _started[place] = _passed
-        Thread(target=_pool(target).start, daemon=True, name="weft starts compilers").start()
+        Thread(target=lambda: _pool(target).start(), daemon=True, name="weft starts compilers").start()
 
 
 def starting(target: Target) -> float:

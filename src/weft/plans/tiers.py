@@ -23,10 +23,11 @@ from weft.errors import UnsupportedError
 from weft.gpu.pointwise.nvrtc import identity
 from weft.library import family as contractions
 from weft.library import permutations
+from weft.machine.store import Store
 from weft.planner import promotion, verdicts
 from weft.planner.planner import Choice
 from weft.planner.promotion import LIBRARY, SPECIALISED, Name, Tier
-from weft.planner.registry import BLAS, FAMILIES, LIBRARIES, PERMUTATION_FAMILIES, imported
+from weft.planner.registry import BLAS, LIBRARIES, imported
 from weft.planner.schedule import Description, Ranked, Target, is_invariant
 from weft.planner.tuned import kept_here
 from weft.plans.arrival import (
@@ -239,13 +240,9 @@ def _testing(choice: Choice) -> float:
 
 
 def _testing_any(target: Target) -> float:
-    """Seconds of a self-test where this machine has tested no family yet."""
-    applies = verdicts.applies("triton", target)
-    return promotion.TESTING_FIRST if applies and not any(verdicts.known(*each) for each in _families(target)) else 0.0
-
-
-def _families(target: Target) -> list[tuple[str, str, Target]]:
-    return [(name, "triton", target) for name in (*FAMILIES["triton"], *PERMUTATION_FAMILIES["triton"])]
+    """Seconds of a self-test where no family was tested yet, on any device here."""
+    untested = verdicts.applies("triton", target) and not Store(verdicts.ROOM).directory.is_dir()
+    return promotion.TESTING_FIRST if untested else 0.0
 
 
 def _is_linked(choice: Choice) -> bool:
