@@ -18,6 +18,8 @@ from weft_bench.ladder.rung import predicted_gain, published_gain
 from weft_bench.ladder.text import times
 from weft_bench.profiling.why import correlations, why
 from weft_bench.records import Run, load
+from weft_bench.regret.record import EMPTY, KEPT, Row
+from weft_bench.regret.workloads import CALLS
 from weft_bench.report.page import Cell, Table
 from weft_bench.tuning.study import draws, expected_draws
 
@@ -199,7 +201,21 @@ def recipes() -> str:
     )
 
 
+def regret() -> str:
+    """The time of calls from the first of a process on, over torch's, by the number of calls; before and after."""
+    rows = []
+    for commit, folder in (("1e28eaf0", "regret_before.json"), ("4171c6b7", "regret.json")):
+        found = [Row(**row) for row in json.loads((H200 / folder).read_text())["rows"]]
+        for caches, words in ((EMPTY, "empty"), (KEPT, "of an earlier process")):
+            calls = [row for row in found if row.caches == caches and row.kind == CALLS]
+            means = [geometric_mean(row.regret(at) for row in calls) for at in range(len(calls[0].marks))]
+            steady = geometric_mean(row.steady for row in calls)
+            rows.append((commit, words, *(f"{mean:.2f}" for mean in (*means, steady))))
+    marks = [f"{mark} call{'s' if mark > 1 else ''}" for mark in calls[0].marks]
+    return _words(("commit", "caches", *marks, "a call at the end"), rows)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     each.__name__: each
-    for each in (tuning_draws, tuning_model, ladder_found, leads, clocks, functions, recipes)
+    for each in (tuning_draws, tuning_model, ladder_found, leads, clocks, functions, recipes, regret)
 }
