@@ -9,6 +9,7 @@ import pytest
 
 import weft
 from commands import python
+from weft.networks.path import every_path
 from weft.planner.schedule import Target
 from weft.planner.target import standing_for
 
@@ -89,3 +90,23 @@ def found_path() -> str:
 def test_every_process_finds_the_same_path() -> None:
     path = os.pathsep.join([os.path.dirname(__file__), *sys.path])
     assert python(SAME, PYTHONHASHSEED="7", PYTHONPATH=path) == found_path()
+
+
+def test_every_path_of_four_is_looked_at_and_no_search_imported_for_it() -> None:
+    script = """
+import sys, torch, weft
+net = weft.network("ab,bc,cd,de->ae", *(torch.randn(shape) for shape in ((2, 90), (90, 3), (3, 80), (80, 2))))
+print(net.plan.source, "cotengra" in sys.modules)
+"""
+    said = python(script)
+    assert "the fastest of 18 paths by weft's count" in said
+    assert said.endswith("False")
+
+
+def test_every_path_is_a_tree() -> None:
+    for count, paths in ((1, 1), (2, 1), (3, 3), (4, 18)):
+        found = list(every_path(range(count), count))
+        assert len(set(found)) == len(found) == paths
+        for pairs in found:
+            used = sorted(place for pair in pairs for place in pair)
+            assert used == list(range(2 * count - 2))

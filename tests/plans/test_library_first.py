@@ -15,6 +15,7 @@ import torch
 import weft
 from weft.planner import promotion
 from weft.planner import tuned as tuned_schedules
+from weft.planner.schedule import Target
 from weft.plans import arrival, promoting, tiers
 
 EQUATION = "ik,kj->ij"
@@ -229,3 +230,46 @@ def test_a_tuned_schedule_takes_over_whatever_is_predicted(monkeypatch: pytest.M
     assert plan.schedule == slowest.schedule
     assert torch.allclose(found.double(), a.double() @ b.double(), atol=1e-5)
     assert tier(plan) == ("specialised" if wins else "library")
+
+
+def test_compilers_are_started_once_and_awaited_in_predicted_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[Target] = []
+
+    class Compilers:
+        def start(self) -> None:
+            started.append(gpu)
+
+    gpu = Target("cuda", 0, "a GPU that is not there", 90, 132)
+    monkeypatch.setattr(arrival, "_pool", lambda target: Compilers())
+    monkeypatch.setattr(arrival, "_started", {})
+    assert arrival.starting(gpu) == arrival.STARTING
+    for _ in range(3):
+        arrival.start_compilers(gpu)
+    arrival.start_compilers(Target("cpu"))
+    assert arrival.starting(gpu) == arrival.STARTING
+    arrival.pass_by(arrival.STARTING / 4)
+    assert arrival.starting(gpu) == pytest.approx(0.75 * arrival.STARTING)
+    arrival.pass_by(10 * arrival.STARTING)
+    assert arrival.starting(gpu) == 0
+    for _ in range(100):
+        if started:
+            break
+        time.sleep(0.02)
+    assert started == [gpu]
+
+
+def test_steps_of_a_whole_take_over_after_fewer_calls() -> None:
+    """Preparing takes a second: a hundred calls of 10 ms, or ten where the rest of the whole takes 90 ms more."""
+    tier = promotion.Tier("library", "")
+    alone, step = (
+        promotion.taken_over(tier, 5, 1e-2, "specialised", 1e-3, 1.0, worth=0.0, period=period) for period in (0.0, 0.1)
+    )
+    assert (alone.early, step.early) == (5, 5)
+    assert alone.switch_at - 5 == pytest.approx(10 * (step.switch_at - 5), abs=10)  # type: ignore[operator]
+
+
+def test_long_calls_of_a_gpu_change_for_less() -> None:
+    tier = promotion.Tier("library", "")
+    for kind, seconds, changes in (("cuda", 1e-3, True), ("cuda", 1e-5, False), ("cpu", 1e-3, False)):
+        found = promotion.taken_over(tier, 1, seconds, "specialised", 0.95 * seconds, 0.1, kind=kind)
+        assert (found.switch_at is not None) is changes, (kind, seconds)

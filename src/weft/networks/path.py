@@ -22,7 +22,7 @@ from weft.networks.graph import Graph
 from weft.networks.tree import Model, Tree, pairs_of_path
 
 WORDS = ("auto", "greedy", "optimal", "auto-hq")
-FEWEST = 4  # operands up to which weft looks at every path itself: nothing is imported for it
+FEWEST = 4  # operands up to which weft looks at every path itself: no search is imported
 FEW = 8  # operands up to which the best of all paths is found at once
 WORTH = 1.1  # times what its launches take, from which a contraction may become faster
 LONG, LONGER = 0.01, 10.0  # seconds of a contraction that are worth some of search, and many
