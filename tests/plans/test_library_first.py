@@ -220,6 +220,7 @@ def test_a_tuned_schedule_takes_over_whatever_is_predicted(monkeypatch: pytest.M
     choice = dataclasses.replace(choice, ranked=(slowest, *(each for each in choice.ranked if each is not slowest)))
     best = tuned_schedules.TunedSchedule(slowest.schedule, 1.0, slowest.schedule, 1.0, 1)
     assert tuned_schedules.remember(choice, None, best)
+    monkeypatch.setattr(tiers, "SHORT", 0.0)
     plan = planned()
     assert tier(plan) == "library"
     assert plan._first().tier.look_at == 1

@@ -208,7 +208,7 @@ def _paths(graph: Graph) -> Iterator[tuple[str, Pairs]]:
     """Paths worth comparing, each found in little time."""
     count = len(graph.operands)
     if count <= FEWEST:
-        yield from ((", ".join(map(str, pairs[:-1])) + " first", pairs) for pairs in every_path(range(count), count))
+        yield from ((", ".join(map(str, pairs[:-1])) + " first", pairs) for pairs in _EVERY[count])
         return
     if count <= FEW:
         yield "from left to right", from_left(count)
@@ -228,6 +228,9 @@ def every_path(places: Iterable[int], new: int) -> Iterator[Pairs]:
     for pair in combinations(left, 2):
         rest = (place for place in left if place not in pair)
         yield from ((pair, *later) for later in every_path((*rest, new), new + 1))
+
+
+_EVERY = {count: tuple(every_path(range(count), count)) for count in range(1, FEWEST + 1)}
 
 
 def _search_on(race: _Race) -> None:

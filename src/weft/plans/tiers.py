@@ -145,7 +145,7 @@ def _served(asked: ServiceRequest) -> Served:
 
 def _looks_at(asked: ServiceRequest, seconds: float) -> int:
     """The call that finds out what would be better: the first one where that is stored, and calls are not short."""
-    at_once = (seconds >= SHORT or asked.target.kind == "cpu") and promotion.kept(*asked[:4]) is not None
+    at_once = seconds >= SHORT and promotion.kept(*asked[:4]) is not None
     return 1 if at_once else promotion.looks_at(seconds)
 
 
