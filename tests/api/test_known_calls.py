@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -163,9 +164,12 @@ def test_known_gradients_compute_anew() -> None:
 
 
 @pytest.mark.keeps
-def test_a_first_backward_pass_plans_no_more_than_its_contractions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_first_backward_pass_plans_no_more_than_its_contractions(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """Three of them, and one derivative: the gradient of the sums is made once on a CPU."""
     monkeypatch.setenv("WEFT_TIERS", "1")
+    monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path))  # where nothing is stored that a plan would ask for
 
     def entered(function: Callable[[torch.Tensor], torch.Tensor], rows: int) -> int:
         a, b = (torch.rand(shape, requires_grad=True) for shape in ((rows, 15, 16, 17), (15, 16, 17, 13)))
