@@ -204,8 +204,9 @@ def recipes() -> str:
 def regret() -> str:
     """The time of calls from the first of a process on, over torch's, by the number of calls; before and after."""
     rows = []
-    for commit, folder in (("1e28eaf0", "regret_before.json"), ("4171c6b7", "regret.json")):
-        found = [Row(**row) for row in json.loads((H200 / folder).read_text())["rows"]]
+    for file in ("regret_before.json", "regret.json"):
+        run = json.loads((H200 / file).read_text())
+        commit, found = run["environment"]["artifacts"]["commit"][:8], [Row(**row) for row in run["rows"]]
         for caches, words in ((EMPTY, "empty"), (KEPT, "of an earlier process")):
             calls = [row for row in found if row.caches == caches and row.kind == CALLS]
             means = [geometric_mean(row.regret(at) for row in calls) for at in range(len(calls[0].marks))]

@@ -1,8 +1,8 @@
 """Attention by torch: cascades whose function is a softmax over all columns of S, or over those up to the row's own.
 
 `torch.nn.functional.scaled_dot_product_attention` has kernels for these. On an H100 weft's run at 0.98 to 1.01 times
-their speed forward and 0.71 to 0.75 with gradients ; only long masked ones without gradients are faster. So
-torch runs the others from the first call on, where it has a kernel that keeps S on the chip.
+their speed forward and 0.71 to 0.75 with gradients (`results/h100/attention.json`); only long masked ones without
+gradients are faster. So torch runs the others from the first call on, where it has a kernel that keeps S on the chip.
 """
 
 from __future__ import annotations

@@ -119,13 +119,13 @@ def fastest(graph: Graph, model: Model, fit: Fit) -> Found:
         race.add(source, Tree.of(graph, pairs))
     count = len(graph.operands)
     many = count > FEW
-    worth = count > FEWEST and race.best.seconds > WORTH * model.launch * count
-    if worth and not many and has_cotengra():
-        race.add("cotengra's optimal search", Tree.of(graph, exact(graph, model)))
-    if worth and many and has_cotengra():
-        for entry in race.ranked[:_TRIED]:
-            race.improve(entry, _SMALL)
-        _search_on(race)
+    if count > FEWEST and race.best.seconds > WORTH * model.launch * count and has_cotengra():
+        if many:
+            for entry in race.ranked[:_TRIED]:
+                race.improve(entry, _SMALL)
+            _search_on(race)
+        else:
+            race.add("cotengra's optimal search", Tree.of(graph, exact(graph, model)))
     found = race.sliced()
     source = f"{found.source}, the fastest of {counted(race.looked_at, 'path')} by weft's count"
     if many and not has_cotengra():
