@@ -98,12 +98,12 @@ PYTEST := -m pytest -n auto --dist loadfile
 test: $(READY)
 	$(PY) $(PYTEST) $(ARGS)
 
+# Idle processes take tests from busy ones: some files of slow tests are as long as all others together.
 test-all: $(READY) $(if $(READY),$(VENV)/.docs) browser
-	$(PY) $(PYTEST) -m "not gpu and not alone" $(ARGS)
+	$(PY) -m pytest -n auto --dist worksteal -m "not gpu and not alone" $(ARGS)
 	$(PY) -m pytest -m "not gpu and alone" $(ARGS)
 
 # On a machine with a GPU: all that can be run side by side, then what measures time.
-# One file, test_contract_cases, is as long as all others together: idle processes take tests from busy ones.
 test-gpu: $(READY)
 	$(PY) -m pytest -n auto --dist worksteal -m "gpu and not slow and not alone" $(ARGS)
 	$(PY) -m pytest -m "gpu and not slow and alone" $(ARGS)

@@ -16,9 +16,10 @@ def test_bits_do_not_depend_on_rows(seed):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(4 * 3600)
-def test_bits_of_many_pairs():
-    for seed in range(100_000):
+@pytest.mark.parametrize("part", range(20))
+def test_bits_of_many_pairs(part):
+    """Twenty times 250; `tools/fuzz_invariant.py` draws 100,000, which takes hours."""
+    for seed in range(250 * part, 250 * part + 250):
         assert Pair(seed).check() is None
 
 
