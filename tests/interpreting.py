@@ -156,8 +156,8 @@ def match_once(interpreter: Any, patch: pytest.MonkeyPatch) -> None:
         if value.type.name == noted.name:
             return value
         if value.type.is_block():
-            return self.make_tensor(self.builder.create_broadcast(value.handle, noted.shape), noted)
-        return self.make_tensor(self.builder.create_splat(noted, value.handle), noted)
+            return self.tensor(self.builder.create_broadcast(value.handle, noted.shape), noted)
+        return self.tensor(self.builder.create_splat(noted, value.handle), noted)
 
     def kind(given: Any) -> Any:
         return given.type.name if isinstance(given, tensor) else (type(given), repr(given))

@@ -47,8 +47,8 @@ def program(name: str) -> Callable[..., Any]:
     return {
         "contract": lambda a, b: weft.jax.contract(EQUATION, a, b),
         "function": lambda a, b: weft.jax.contract(EQUATION, a, b, epilogue=lambda s: jnp.tanh(s) * keep),
-        "einsum": lambda a, b: weft.jax.einsum("ab,bc,cd->ad", a, b, b),
-        "network": lambda a, b: weft.jax.network("ab,bc,cd->ad", a, b, b),
+        "einsum": lambda a, b: weft.jax.einsum("ab,bc,cd->da", a, b, b),
+        "network": lambda a, b: weft.jax.network("ab,bc,cd->da", a, b, b),
         "gradient": jax.grad(lambda a, b: (weft.jax.contract(EQUATION, a, b, epilogue=lambda s: s * s)).sum()),
     }[name]
 
@@ -62,19 +62,21 @@ MOMENTS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
 
 @pytest.mark.parametrize("name", ["contract", "function", "einsum", "network", "gradient"])
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_first_run_within_a_state_of_torch(name: str, moment: str) -> None:
-    size = 30 + 2 * list(MOMENTS).index(moment)  # of no other test
+def test_first_run_within_a_state_of_torch(name: str, moment: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for word in ("WEFT_TIERS", "WEFT_SELFTEST", "WEFT_GUARD", "WEFT_KERNELS"):
+        monkeypatch.delenv(word, raising=False)
+    size = 200 + 2 * list(MOMENTS).index(moment)  # of no other test
     rng = np.random.default_rng(0)
     a, b = (rng.standard_normal((size, size)).astype(np.float32) for _ in range(2))
     wanted = {
-        "contract": lambda: a @ b, "function": lambda: np.tanh(a @ b) * len(name), "einsum": lambda: a @ b @ b,
-        "network": lambda: a @ b @ b, "gradient": lambda: 2 * (a @ b) @ b.T,
+        "contract": lambda: a @ b, "function": lambda: np.tanh(a @ b) * len(name), "einsum": lambda: (a @ b @ b).T,
+        "network": lambda: (a @ b @ b).T, "gradient": lambda: 2 * (a @ b) @ b.T,
     }[name]()  # fmt: skip
-    made = jax.jit(program(name))
-    with MOMENTS[moment]():
-        within = [np.asarray(made(a, b)) for _ in range(3)]
-    for found in (*within, *(np.asarray(made(a, b)) for _ in range(3))):
-        assert np.abs(found - wanted).max() < 1e-5 * np.abs(wanted).max()
+    made, operands = jax.jit(program(name)), (jnp.asarray(a), jnp.asarray(b))
+    with MOMENTS[moment]():  # results are copied and gone, so that later ones come to lie in their places
+        within = [np.array(made(*operands)) for _ in range(3)]
+    for found in (*within, *(np.array(made(*operands)) for _ in range(12))):
+        assert np.abs(found - wanted).max() < 1e-4 * np.abs(wanted).max()
 
 
 def test_a_precision_of_the_moment_is_none_of_a_program(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 import torch
 
 import jax
-from weft.base.arrays import without_autocast
+from weft.base.arrays import outside_transforms, without_autocast
 from weft.base.caches import BoundedCache
 from weft.base.log import log
 from weft.engine.memo import keeps
@@ -140,7 +140,8 @@ def register(
             if frame.extension:
                 _tell(frame, traits)
             elif frame.stage & 0xFFFFFFFF == _EXECUTE:
-                execute(frame)
+                with outside_transforms():  # tensors are kept, and XLA may call in the thread of whoever asked
+                    execute(frame)
         except Exception as error:  # XLA hands it on
             answer.error = _error(frame, f"{type(error).__name__}: {error}")
         except BaseException:  # of a signal: without an answer it comes again after the call
