@@ -15,8 +15,7 @@ from weft.fn import trace
 from weft.gpu.warp_specialized import family as warp_specialized
 from weft.gpu.warp_specialized.model import ws_params
 from weft.gpu.warp_specialized.pipeline import output_tile_of
-from weft.gpu.warp_specialized.roles import COOPERATIVE, PAIRED_N, PINGPONG, roles
-from weft.gpu.warp_specialized.schedule import WsSchedule, staging_bytes
+from weft.gpu.warp_specialized.schedule import COOPERATIVE, PAIRED_N, PINGPONG, WsSchedule, roles, staging_bytes
 from weft.gpu.warp_specialized.stationary_model import StationarySchedule
 from weft.gpu.warp_specialized.views import in_kernel_order, n_parts, split_counts, swap_ab
 from weft.planner.schedule import Target

@@ -261,7 +261,7 @@ def on_a_gpu(family: str) -> Choice:
         (GETT, "gpu/common/device.py"),
         (GETT, "fn/triton/activations.py"),
         (GETT, "fn/pointwise.py"),
-        (SPECIALIZED, "gpu/warp_specialized/roles.py"),
+        (SPECIALIZED, "gpu/warp_specialized/schedule.py"),
         (SPECIALIZED, "gpu/warp_specialized/views.py"),
         (PACKED, "gpu/composite/packing.py"),
         (PACKED, "gpu/permute/kernel.py"),  # of a step

@@ -1,26 +1,124 @@
 """One pass over memory for sums, diagonals, outer and pointwise products, and products with vectors.
 
-A family with the four doors of `weft.planner.schedule`. Its loops are compiled by numba when one is first built.
+A family with the four doors of `weft.planner.schedule`. Its loops are compiled by numba when one is first built; they
+read a plan, and a call of it, as blocks of words.
 """
 
 from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import permutations
+from typing import Any
 
+import numpy as np
 import torch
 
 from weft.cpu import jit
 from weft.cpu.gett.split import launch_of, parts_of, split_schedule, steps_of
-from weft.cpu.host import costs
-from weft.cpu.stream.nest import Nest, StreamSchedule, StreamTypes, fault, nest_of, nests, room, types_of
+from weft.cpu.host import HUGE, PlanWords, WordsLaunch, advise, costs, reach, scalar_words
+from weft.cpu.jit import compiled_kernel
+from weft.cpu.permute.launch import squares_of
+from weft.cpu.stream import params as at
+from weft.cpu.stream.nest import (
+    Nest,
+    StreamAxis,
+    StreamSchedule,
+    StreamTypes,
+    fault,
+    nest_of,
+    nests,
+    room,
+    rooms,
+    side_of,
+    types_of,
+)
 from weft.cpu.stream.params import IN_PLACE, SQUARES
 from weft.planner.schedule import AuxTensors, Candidates, Launch, Scalar, Target
 from weft.spec import Arithmetic, Contraction, Layout, Mode, Role, Strides, canonical
+
+_Words = ctypes.c_int64 * at.CALL_WORDS
+_pack = struct.Struct(f"{at.BASES + 3}q{8 * (at.CALL_WORDS - at.BASES - 3)}x").pack  # quicker than ctypes
+
+
+class StreamLaunch(WordsLaunch):
+    """Runs on new pointers; it keeps no state between calls."""
+
+    def __init__(self, contraction: Contraction, schedule: StreamSchedule) -> None:
+        types = types_of(contraction)
+        self._nest = nest_of(contraction, types, schedule.x, schedule.y)
+        values = at.NAMES.index(types.operand), types.held, at.NAMES.index(types.result)
+        super().__init__(compiled_kernel("weft.cpu.stream.kernel.run", *values), schedule.threads)
+        self._dtype = contraction.arithmetic.accumulate
+        self._size = reach(contraction.d)
+        self._plain = StreamPlanWords(self._nest, types, schedule.threads)
+        # A factor is one of sums: products that go straight to D have none.
+        summing = self._nest._replace(writes=False)
+        self._scaled = StreamPlanWords(summing, types, schedule.threads) if self._nest.writes else self._plain
+        self._address_of_plan, self._one = self._plain.address, scalar_words(1, 0, self._dtype)[:2]
+
+    def __call__(
+        self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, d: torch.Tensor, alpha: Scalar, beta: Scalar,
+        aux: AuxTensors = (),
+    ) -> None:  # fmt: skip
+        self.start(self.frame(a, b, c, d, alpha))
+
+    def frame(
+        self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, d: torch.Tensor, alpha: Scalar, *_: Any
+    ) -> Any:
+        """The words of a call."""
+        first, second = (b, a) if self._nest.swapped else (a, b)
+        if alpha == 1:
+            words = _pack(self._address_of_plan, 0, *self._one, first.data_ptr(), second.data_ptr(), d.data_ptr())
+        else:
+            scalars = scalar_words(alpha, 0, self._dtype)[:2]
+            words = _pack(self._scaled.address, 0, *scalars, first.data_ptr(), second.data_ptr(), d.data_ptr())
+        if self._size >= HUGE:
+            advise(d, self._size)
+        return _Words.from_buffer_copy(words)
+
+
+class StreamPlanWords(PlanWords):
+    """The words of one plan."""
+
+    def __init__(self, nest: Nest, types: StreamTypes, threads: int) -> None:
+        super().__init__(at.WORDS)
+        words = self.words
+        self._sizes = types.operand_size, types.operand_size, types.result_size
+        words[at.OUTER], words[at.OUTER_COUNT] = self._table(nest.outer), len(nest.outer)
+        words[at.SUMS], words[at.SUM_COUNT] = self._table(nest.sums), len(nest.sums)
+        words[at.SUM_TOTAL] = int(np.prod([axis.extent for axis in nest.sums], dtype=np.int64))
+        for axis, block, first in ((nest.x, nest.blocks[0], at.X_EXTENT), (nest.y, nest.blocks[1], at.Y_EXTENT)):
+            words[first : first + 6] = axis.extent, block, axis.kept, *self._steps(axis)
+        words[at.WRITES] = nest.writes
+        words[at.PACK_A], words[at.PACK_B], words[at.PACK_D] = nest.ways
+        self._set_squares(nest, types)
+        words[at.SUMS_ROOM], words[at.TILE_ROOM] = rooms(nest, types)
+        chunk = max(1, nest.size // (8 * threads)) if threads > 1 else nest.size
+        words[at.TASKS], words[at.CHUNK], words[at.TOTAL] = -(-nest.size // chunk), chunk, nest.size
+
+    def _steps(self, axis: StreamAxis) -> tuple[int, ...]:
+        return tuple(step * size for step, size in zip(axis[2:], self._sizes, strict=True))
+
+    def _table(self, axes: Sequence[StreamAxis]) -> int:
+        return self.keep([(axis.extent, *self._steps(axis)) for axis in axes] or [(1, 0, 0, 0)])
+
+    def _set_squares(self, nest: Nest, types: StreamTypes) -> None:
+        if at.SQUARES not in nest.ways:
+            return
+        words, (along, across) = self.words, nest.blocks
+        items, rows = np.arange(along), np.arange(across) * along
+        for word, step in zip((at.X_TABLE_A, at.X_TABLE_B, at.X_TABLE_D), self._steps(nest.x), strict=True):
+            words[word] = self.keep(items * step)
+        for turn, table, size in (
+            (at.TURN, at.PITCH_TABLE, types.operand_size), (at.TURN_D, at.PITCH_TABLE_D, types.result_size),
+        ):  # fmt: skip
+            words[turn], words[table] = squares_of(size, side_of(nest, size)), self.keep(rows * size)
+
 
 NAME = "stream"
 MOST_REUSE = 6  # multiply-adds for each item of A, B and D
@@ -80,7 +178,7 @@ def build(contraction: Contraction, schedule: StreamSchedule, target: Target) ->
 
 
 def _launch(contraction: Contraction, schedule: StreamSchedule) -> Launch:
-    from weft.cpu.stream.launch import StreamLaunch
+    from weft.cpu.stream.family import StreamLaunch
 
     return launch_of(contraction, schedule, StreamLaunch, best_schedule)
 
@@ -124,9 +222,9 @@ def seconds(contraction: Contraction, nest: Nest) -> float:
     held = max(types.operand_size, types.sum_size // 2)
     busy = nest.size * cost("block") + tiles * cost("tile") + rows * cost("row") + products * held / 4 * cost("item")
     kept = contraction.batch * contraction.m * contraction.n
-    for at, way in zip((2, 3), nest.ways, strict=False):
+    for place, way in zip((2, 3), nest.ways, strict=False):
         if way != IN_PLACE:
-            busy += products / (1 if y[at] else y.extent / across) * _packed(way, types.operand_size)
+            busy += products / (1 if y[place] else y.extent / across) * _packed(way, types.operand_size)
     if not nest.writes:
         busy += kept * (cost("item") + (_packed(nest.ways[2], types.result_size) if nest.ways[2] != IN_PLACE else 0.0))
     read = _read(_moved(nest, types))
@@ -142,9 +240,9 @@ def _moved(nest: Nest, types: StreamTypes) -> float:
     """Bytes that memory moves: items, and what beginning their runs costs."""
     axes = (*nest.outer, *nest.sums, nest.x, nest.y)
     total = 0.0
-    for at, size in ((2, types.operand_size), (3, types.operand_size), (4, types.result_size)):
-        items = math.prod(axis.extent for axis in axes if axis[at])
-        total += items * size * (1 + _START / max(_run(nest, at) * size, 16))
+    for place, size in ((2, types.operand_size), (3, types.operand_size), (4, types.result_size)):
+        items = math.prod(axis.extent for axis in axes if axis[place])
+        total += items * size * (1 + _START / max(_run(nest, place) * size, 16))
     return total
 
 

@@ -25,8 +25,7 @@ from weft.gpu.common.tiling import A, B
 from weft.gpu.warp_specialized import schedule as schedules
 from weft.gpu.warp_specialized.family import operand_maps, supports
 from weft.gpu.warp_specialized.model import ws_params
-from weft.gpu.warp_specialized.roles import COOPERATIVE, WARPS
-from weft.gpu.warp_specialized.schedule import BARRIERS, LEAST_STAGES, MOST_STAGES, WsSchedule
+from weft.gpu.warp_specialized.schedule import BARRIERS, COOPERATIVE, LEAST_STAGES, MOST_STAGES, WARPS, WsSchedule
 from weft.gpu.warp_specialized.views import extent, tma_views
 from weft.planner.schedule import Scalar, Target
 from weft.planner.split_schemes import BF16X6, FP16X3, NEAR, RUN, SplitScheme

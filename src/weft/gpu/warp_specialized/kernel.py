@@ -36,7 +36,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from weft.gpu.common.device import pdl_wait
 from weft.gpu.common.tiles import range_start, tile_coords
 from weft.gpu.warp_specialized import pipeline
-from weft.gpu.warp_specialized.roles import WARPS
+from weft.gpu.warp_specialized.schedule import WARPS
 from weft.gpu.warp_specialized.tiles import staging_memory, store_tile, transform_tiles, transformed
 
 CONSUMER_WARPS = tl.constexpr(WARPS)

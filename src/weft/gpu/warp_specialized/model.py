@@ -14,8 +14,16 @@ from weft.gpu.common.contraction_launch import StreamK
 from weft.gpu.common.tiling import TENSORS, A, B, TiledAxis, TiledDim, tiled_dim, wide
 from weft.gpu.warp_specialized import schedule as schedules
 from weft.gpu.warp_specialized import views
-from weft.gpu.warp_specialized.roles import CONSUMERS, PINGPONG, WARPS, Consumers, WarpRoles, roles
-from weft.gpu.warp_specialized.schedule import OutputMap, WsSchedule
+from weft.gpu.warp_specialized.schedule import (
+    CONSUMERS,
+    PINGPONG,
+    WARPS,
+    Consumers,
+    OutputMap,
+    WarpRoles,
+    WsSchedule,
+    roles,
+)
 from weft.gpu.warp_specialized.views import TmaDim, TmaParams, TmaView
 from weft.planner.coefficients import fitted
 from weft.planner.schedule import Target

@@ -13,7 +13,7 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 from weft.gpu.common.device import axis_start
 from weft.gpu.common.tiles import range_start, split_of_tile
 from weft.gpu.common.triton_versions import ARRIVALS_MEET, gluon_names
-from weft.gpu.warp_specialized.roles import CONSUMERS
+from weft.gpu.warp_specialized.schedule import CONSUMERS
 
 sync_role, tma_load, _, reinterpret = gluon_names()
 

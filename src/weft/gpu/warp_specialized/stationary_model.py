@@ -13,8 +13,16 @@ from weft.gpu.common.constraints import LEAST_DOT, SHARED_MEMORY, sm_count
 from weft.gpu.common.cost import compulsory_bytes, function_seconds, launched
 from weft.gpu.common.tiling import TENSORS, A, B, D, TiledAxis, TiledDim, nearest, tiled_dim
 from weft.gpu.warp_specialized import views
-from weft.gpu.warp_specialized.roles import PRODUCER, WarpRoles
-from weft.gpu.warp_specialized.schedule import BARRIERS, LEAST_STAGES, MOST_STAGES, NAME, output_tiles, stored_in_runs
+from weft.gpu.warp_specialized.schedule import (
+    BARRIERS,
+    LEAST_STAGES,
+    MOST_STAGES,
+    NAME,
+    PRODUCER,
+    WarpRoles,
+    output_tiles,
+    stored_in_runs,
+)
 from weft.gpu.warp_specialized.views import TmaParams, TmaSchedule, TmaView
 from weft.planner.coefficients import fitted
 from weft.planner.schedule import Candidates, Target

@@ -10,7 +10,7 @@ from weft.gpu.common.device import dim_mask, dim_offsets, finished, scalar
 from weft.gpu.common.tiles import subtile_mask, subtile_offsets
 from weft.gpu.common.triton_versions import gluon_names
 from weft.gpu.warp_specialized.pipeline import sums_layout, tma_coord
-from weft.gpu.warp_specialized.roles import CONSUMERS, WARPS
+from weft.gpu.warp_specialized.schedule import CONSUMERS, WARPS
 
 WIDEST_ACCESS = 8  # elements of 16 bits that a lane reads or writes at once
 
