@@ -13,9 +13,8 @@ import weft
 from gpu.permutations import H200
 from permuting import any_bits, bits, same_bits
 from support import Backend
-from weft.gpu.transpose import family, model
-from weft.gpu.transpose.family import square_launch, transpose_squares_
-from weft.gpu.transpose.model import best, workspace_bytes
+from weft.gpu.transpose import family
+from weft.gpu.transpose.family import best_decomposition, square_launch, transpose_squares_, workspace_bytes
 from weft.spec import Layout
 
 TYPES = (torch.uint8, torch.float16, torch.float32, torch.float64, torch.complex128)  # 1 to 16 bytes
@@ -56,13 +55,13 @@ def test_public_call_within_a_small_workspace(
 ) -> None:
     """A batch, by the decompositions that the model chooses on its own; no more is held at once than was said."""
     most = 2048
-    monkeypatch.setattr(model, "LEAST_WORKSPACE", most)
-    monkeypatch.setattr(model, "MOST_WORKSPACE", most)
-    best.cache_clear()
+    monkeypatch.setattr(family, "LEAST_WORKSPACE", most)
+    monkeypatch.setattr(family, "MOST_WORKSPACE", most)
+    best_decomposition.cache_clear()
     x = any_bits((2, rows, columns), torch.float32, 6, device=triton_backend.device)
     expected = x.mT.clone()
     result = weft.transpose_(x, backend=triton_backend.name)
-    best.cache_clear()
+    best_decomposition.cache_clear()
     assert 0 < allocated.most <= most
     assert same_bits(result, expected)
 

@@ -8,8 +8,7 @@ import torch
 
 from permuting import any_bits
 from support import Backend
-from weft.gpu.transpose.family import move_launch, move_slots_
-from weft.gpu.transpose.model import Slots, cycle_order, move_tables
+from weft.gpu.transpose.family import Slots, cycle_order, move_launch, move_slots_, move_tables
 from weft.planner.target import target_of
 from weft.spec import Layout
 from weft.testing import poisoned

@@ -7,8 +7,7 @@ import torch
 
 from permuting import any_bits, same_bits
 from support import Backend
-from weft.gpu.transpose.family import decomposed_
-from weft.gpu.transpose.model import TransposeSchedule, best, workspace_bytes
+from weft.gpu.transpose.family import TransposeSchedule, best_decomposition, decomposed_, workspace_bytes
 from weft.testing import poisoned
 
 Shape = tuple[int, int]
@@ -90,7 +89,7 @@ class TestChoice:
     def test_squares_divide_and_panels_fit(self, shape: Shape, itemsize: int, tall: bool) -> None:
         rows, columns = shape if tall else shape[::-1]
         workspace = workspace_bytes(rows * columns * itemsize)
-        kind, side = best(rows, columns, itemsize, workspace)
+        kind, side = best_decomposition(rows, columns, itemsize, workspace)
         if kind == "squares":
             assert rows % side == columns % side == 0
             return
@@ -103,11 +102,11 @@ class TestChoice:
         ("shape", "side"), [((1000, 9000), 1000), ((10000, 300), 100), ((300, 10000), 100), ((4096, 12288), 4096)]
     )
     def test_a_large_common_divisor_makes_squares(self, shape: Shape, side: int) -> None:
-        assert best(*shape, 4, workspace_bytes(shape[0] * shape[1] * 4)) == ("squares", side)
+        assert best_decomposition(*shape, 4, workspace_bytes(shape[0] * shape[1] * 4)) == ("squares", side)
 
     def test_panels_are_of_whole_accesses_where_they_can_be(self) -> None:
         for rows, columns, itemsize in ((4096, 12289, 4), (8000, 4001, 2), (100003, 4096, 4)):
-            kind, side = best(rows, columns, itemsize, workspace_bytes(rows * columns * itemsize))
+            kind, side = best_decomposition(rows, columns, itemsize, workspace_bytes(rows * columns * itemsize))
             divided = rows if kind == "row panels" else columns
             assert divided % 2 or side * itemsize % 16 == 0
 

@@ -16,8 +16,7 @@ from weft.gpu.common.inspect import compiled
 from weft.gpu.common.launch import KernelLaunch
 from weft.gpu.permute import family as permute
 from weft.gpu.permute.schedule import WORDS
-from weft.gpu.transpose.family import move_launch, square_launch
-from weft.gpu.transpose.model import Slots
+from weft.gpu.transpose.family import Slots, move_launch, square_launch
 from weft.spec import Layout
 
 COUNT = 4800  # slots
