@@ -52,7 +52,8 @@ class Algebra:
     `requires` may say, for an accumulator dtype, why the algebra does not work on it; None where it does.
 
     >>> import torch, weft
-    >>> longest = weft.Algebra(torch.add, torch.maximum, identity="lowest", name="longest path")
+    >>> longest = weft.Algebra(torch.add, torch.maximum, identity="lowest",
+    ...                        name="longest path")
     >>> a, b = torch.tensor([[1., 5.]]), torch.tensor([[4.], [1.]])
     >>> weft.contract("ik,kj->ij", a, b, algebra=longest)
     tensor([[6.]])

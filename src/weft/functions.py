@@ -7,7 +7,8 @@ options, ``f.gelu``, ``f.gelu()`` and ``f.gelu("tanh")``, which gives the functi
 >>> import torch, weft
 >>> from weft import functions as f
 >>> x, w, b = torch.ones(2, 3), torch.ones(3, 2), torch.tensor([-4.0, 1.0])
->>> weft.contract("mk,kn->mn", x, w, epilogue=f.chain(f.bias, f.relu), operands={"bias": ("n", b)})
+>>> weft.contract("mk,kn->mn", x, w, epilogue=f.chain(f.bias, f.relu),
+...               operands={"bias": ("n", b)})
 tensor([[0., 4.],
         [0., 4.]])
 """

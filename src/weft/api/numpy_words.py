@@ -48,7 +48,8 @@ def matmul(a: Any, b: Any, *, transpose_a: bool = False, transpose_b: bool = Fal
     of both operands, an `ArgumentError` a flag that is neither True nor False.
 
     >>> import torch, weft
-    >>> x, y = torch.tensor([[1., 2.], [3., 4.], [5., 6.]]), torch.tensor([[1., 0.], [0., 1.], [1., 1.]])
+    >>> x = torch.tensor([[1., 2.], [3., 4.], [5., 6.]])
+    >>> y = torch.tensor([[1., 0.], [0., 1.], [1., 1.]])
     >>> weft.matmul(x, y, transpose_a=True)
     tensor([[ 6.,  8.],
             [ 8., 10.]])
@@ -93,7 +94,8 @@ def tensordot(a: Any, b: Any, axes: Axes = 2, **keywords: Any) -> Any:
     fit.
 
     >>> import torch, weft
-    >>> weft.tensordot(torch.ones(2, 3, 4), torch.ones(4, 3, 5), axes=((1, 2), (1, 0))).shape
+    >>> a, b = torch.ones(2, 3, 4), torch.ones(4, 3, 5)
+    >>> weft.tensordot(a, b, axes=((1, 2), (1, 0))).shape
     torch.Size([2, 5])
     """
     words = None if keywords or is_dynamo_compiling() else _words(axes)

@@ -137,7 +137,8 @@ class BlockTensor:
     ``tensor[key]`` is a view of it.
 
     >>> import torch, weft
-    >>> x = weft.blocks.BlockTensor({(0, 0): torch.ones(2, 3), (1, 1): torch.ones(4, 1)})
+    >>> parts = {(0, 0): torch.ones(2, 3), (1, 1): torch.ones(4, 1)}
+    >>> x = weft.blocks.BlockTensor(parts)
     >>> weft.blocks.contract("ab,cb->ac", x, x)[1, 1].shape
     torch.Size([4, 4])
     """

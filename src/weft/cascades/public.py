@@ -67,7 +67,8 @@ def cascade(equation: Equation, a: Any, b: Any, c: Any = None, **keywords: Any) 
 
     >>> import torch, weft
     >>> q, k, v = torch.randn(3, 5, 8).unbind()
-    >>> d = weft.cascade("id,jd->ij, ij,je->ie", q, k, v, between=lambda s: weft.softmax(s, "j"))
+    >>> d = weft.cascade("id,jd->ij, ij,je->ie", q, k, v,
+    ...                  between=lambda s: weft.softmax(s, "j"))
     >>> torch.allclose(d, torch.softmax(q @ k.T, -1) @ v, atol=1e-5)
     True
     """
@@ -96,7 +97,8 @@ def plan_cascade(equation: Equation, a: Any, b: Any, c: Any = None, **keywords: 
 
     >>> import torch, weft
     >>> x, w = torch.randn(4, 8), torch.randn(16, 8)
-    >>> plan = weft.plan_cascade("tk,vk->tv", x, w, between=lambda s: weft.logsumexp(s, "v"))
+    >>> plan = weft.plan_cascade("tk,vk->tv", x, w,
+    ...                          between=lambda s: weft.logsumexp(s, "v"))
     >>> torch.allclose(plan(x, w), torch.logsumexp(x @ w.T, -1), atol=1e-5)
     True
     """

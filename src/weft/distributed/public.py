@@ -84,7 +84,8 @@ def plan(
     >>> store = torch.distributed.HashStore()
     >>> torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
     >>> a, b = torch.ones(2, 3), torch.ones(3, 4)
-    >>> p = weft.distributed.plan("mk,kn->mn", a, b, placements={"a": "k", "b": "k", "d": "m"})
+    >>> placements = {"a": "k", "b": "k", "d": "m"}
+    >>> p = weft.distributed.plan("mk,kn->mn", a, b, placements=placements)
     >>> p(a, b)[0]
     tensor([3., 3., 3., 3.])
     >>> torch.distributed.destroy_process_group()
@@ -127,7 +128,8 @@ def contract(
     >>> import torch, torch.distributed, weft
     >>> store = torch.distributed.HashStore()
     >>> torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
-    >>> weft.distributed.contract("k,k->", torch.ones(3), torch.ones(3), placements={"a": "k", "b": "k"})
+    >>> weft.distributed.contract("k,k->", torch.ones(3), torch.ones(3),
+    ...                           placements={"a": "k", "b": "k"})
     tensor(3.)
     >>> torch.distributed.destroy_process_group()
     """

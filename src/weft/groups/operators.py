@@ -65,7 +65,8 @@ def chain(equation: Any, g: Any, x: Any, m: Any, **keywords: Any) -> Any:
     Returns the kind of array that `g` is. Raises what `contract` raises, and `NotationError` for what is no chain.
 
     >>> import torch, weft
-    >>> weft.chain("pq,bqc,cr->bpr", torch.ones(2, 3), torch.ones(4, 3, 5), torch.ones(5, 6)).shape
+    >>> x, y, z = torch.ones(2, 3), torch.ones(4, 3, 5), torch.ones(5, 6)
+    >>> weft.chain("pq,bqc,cr->bpr", x, y, z).shape
     torch.Size([4, 2, 6])
     """
     with call_context(lambda: describe_call("chain", equation, g=g, x=x, m=m, out=keywords.get("out"))):

@@ -149,7 +149,9 @@ def contract(
 
     >>> import jax, weft.jax
     >>> x, w = jax.numpy.ones((2, 3)), jax.numpy.ones((3, 4))
-    >>> jax.jit(lambda x, w: weft.jax.contract("mk,kn->mn", x, w, epilogue=jax.numpy.square))(x, w)[0, 0].item()
+    >>> contract, square = weft.jax.contract, jax.numpy.square
+    >>> f = jax.jit(lambda x, w: contract("mk,kn->mn", x, w, epilogue=square))
+    >>> f(x, w)[0, 0].item()
     9.0
     """
     a, b = jnp.asarray(a), jnp.asarray(b)

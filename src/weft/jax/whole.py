@@ -118,7 +118,8 @@ def network(equation: str, *arrays: Any, **keywords: Any) -> Any:
     made by torch and have none of their own, for which there is `weft.jax.einsum`.
 
     >>> import jax, weft.jax
-    >>> weft.jax.network("ab,bc,cd->ad", *[jax.numpy.ones((2, 2))] * 3, memory_limit="1GB")[0, 0].item()
+    >>> x = jax.numpy.ones((2, 2))
+    >>> weft.jax.network("ab,bc,cd->ad", x, x, x, memory_limit="1GB")[0, 0].item()
     4.0
     """
     values = [jnp.asarray(each) for each in arrays]

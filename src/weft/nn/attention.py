@@ -47,7 +47,8 @@ class Attention(torch.nn.Module):
     Raises `ArgumentError` for heads that do not divide the features, `FunctionError` for a score that is no function.
 
     >>> import torch, weft
-    >>> layer = weft.nn.Attention(32, 4, kv_heads=2, causal=True, score=weft.functions.softcap)
+    >>> layer = weft.nn.Attention(32, 4, kv_heads=2, causal=True,
+    ...                           score=weft.functions.softcap)
     >>> layer(torch.randn(2, 10, 32)).shape
     torch.Size([2, 10, 32])
     """

@@ -231,7 +231,8 @@ class Einsum(Weighted):
     weight lacks, `ShapeError` for a shape of another rank than the weight's modes.
 
     >>> import torch, weft
-    >>> weft.nn.Einsum("bse,hde->bhsd", (4, 8, 32), bias="hd")(torch.rand(2, 5, 32)).shape
+    >>> layer = weft.nn.Einsum("bse,hde->bhsd", (4, 8, 32), bias="hd")
+    >>> layer(torch.rand(2, 5, 32)).shape
     torch.Size([2, 4, 5, 8])
     """
 

@@ -45,7 +45,8 @@ class MPO:
         >>> import torch
         >>> from weft import tn
         >>> z = torch.diag(torch.tensor([1.0, -1.0]))
-        >>> tn.MPO.from_terms(3, [(0.5, {0: z, 2: z}), (1.0, {1: z})]).to_dense().diag().tolist()
+        >>> mpo = tn.MPO.from_terms(3, [(0.5, {0: z, 2: z}), (1.0, {1: z})])
+        >>> mpo.to_dense().diag().tolist()
         [1.5, 0.5, -0.5, -1.5, 0.5, 1.5, -1.5, -0.5]
         """
         _check_sites(sites)

@@ -57,7 +57,8 @@ class TimelineProfile(TimelineRecord):
 
     >>> import torch, weft
     >>> a, b = torch.randn(64, 48), torch.randn(48, 40)
-    >>> plan = weft.distributed.plan("mk,kn->mn", a, b, device="cpu", memory_limit="12 KB")
+    >>> plan = weft.distributed.plan("mk,kn->mn", a, b, device="cpu",
+    ...                              memory_limit="12 KB")
     >>> found = weft.profile(plan, a, b, budget=0.0)
     >>> len(found.measured), found.measured[0].compute > 0
     (1, True)
