@@ -25,6 +25,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = (
     "README.md", "docs/figures.md", "docs/functions.md", "docs/plans.md", "docs/limits.md", "docs/tuning.md",
     "docs/ladder.md", "docs/cookbook/index.md", "docs/commands/report.md", "docs/planning.md",
+    "docs/benchmarks.md",
 )  # fmt: skip
 _TABLE = re.compile(r"(<!-- table of (\w+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 _SCOPE = re.compile(r"<!-- figures of (\w+):([^>]*?)-->(.*?)(?=^## |\Z)", re.DOTALL | re.MULTILINE)

@@ -216,7 +216,22 @@ def regret() -> str:
     return _words(("commit", "caches", *marks, "a call at the end"), rows)
 
 
+def kernelbench() -> str:
+    """Shares of KernelBench's tasks by level, and means, beside torch and torch.compile."""
+    run, rows = load(H200 / "kernelbench"), []
+    for group in run.groups:
+        cases = [case for case in run.cases if case.group == group]
+        for peer in run.peers:
+            pairs = [(case.measured(peer), case.measured("weft")) for case in cases]
+            ratios = [other.summary.median / mine.summary.median for other, mine in pairs if other and mine]
+            shares = (f"{sum(ratio > level for ratio in ratios)} of {len(cases)}" for level in (0, 1, 2))
+            means = (geometric_mean(ratios), min(ratios), max(ratios))
+            rows.append((f"{group}, {peer}", *shares, *(f"{mean:.2f}" for mean in means)))
+    heads = ("level, peer", "fast_0", "fast_1", "fast_2", "times as fast, mean", "least", "most")
+    return f"NVIDIA H200, commit {run.environment['artifacts']['commit'][:8]}:\n\n" + _words(heads, rows)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     each.__name__: each
-    for each in (tuning_draws, tuning_model, ladder_found, leads, clocks, functions, recipes, regret)
+    for each in (tuning_draws, tuning_model, ladder_found, leads, clocks, functions, recipes, regret, kernelbench)
 }
