@@ -170,6 +170,7 @@ def test_a_machine_below_every_level_compiles(shelf: Path, built: bytes, monkeyp
     fewer = type(features)({**features, "avx2": False, "avx512f": False})
     monkeypatch.setattr(binding, "get_host_cpu_features", lambda: fewer)
     monkeypatch.setattr(binding, "get_process_triple", lambda: "x86_64-unknown-linux-gnu")
+    monkeypatch.setattr(level, "_processor", lambda: "flags\t\t: sse4_2")
     level.host_level.cache_clear()
     level.vector_bytes.cache_clear()
     try:
@@ -179,6 +180,20 @@ def test_a_machine_below_every_level_compiles(shelf: Path, built: bytes, monkeyp
         monkeypatch.undo()
         level.host_level.cache_clear()
         level.vector_bytes.cache_clear()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere LLVM says it")
+def test_the_system_and_llvm_agree_on_the_vectors() -> None:
+    from llvmlite import binding
+
+    features, name = binding.get_host_cpu_features(), binding.get_host_cpu_name()
+    assert level.vector_bytes() == (64 if features.get("avx512f") and not name.startswith("znver4") else 32)
+
+
+def test_a_sum_of_three_that_compiles_nothing_loads_no_llvm() -> None:
+    program = "import sys, torch, weft; x = torch.ones(8, 8); weft.einsum('ab,bc,cd->ad', x, x, x)"
+    subprocess.run([sys.executable, "-c", f"{program}; assert 'llvmlite' not in sys.modules"], check=True,
+                   env={key: value for key, value in os.environ.items() if not key.startswith("WEFT_")})  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -197,9 +212,11 @@ def test_the_level_has_the_vectors_of_the_host(
 
     every = {*features, *next(each for each in LEVELS if each.name == "x86-64-v3").needs}
     monkeypatch.setattr(binding, "get_host_cpu_features", lambda: dict.fromkeys(every, True))
-    monkeypatch.setattr(binding, "get_host_cpu_name", lambda: host)
     monkeypatch.setattr(binding, "get_process_triple", lambda: "x86_64-unknown-linux-gnu")
     monkeypatch.setattr(sys, "platform", "linux")
+    maker, family = {"znver5": ("AuthenticAMD", 26), "znver4": ("AuthenticAMD", 25)}.get(host, ("GenuineIntel", 6))
+    said = f"vendor_id\t: {maker}\ncpu family\t: {family}\nflags\t\t: {' '.join(sorted(features))}"
+    monkeypatch.setattr(level, "_processor", lambda: said)
     known = level.host_level, level.vector_bytes
     for each in known:
         each.cache_clear()

@@ -9,9 +9,12 @@ the level alone.
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
+from contextlib import suppress
 from functools import lru_cache
 from importlib import import_module
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from weft.base.figures import si
@@ -69,14 +72,26 @@ def assume(level: Level) -> None:
 def vector_bytes() -> int:
     """64 where the host runs 512-bit vectors at full speed; else 32, which LLVM halves for narrower hosts.
 
-    Zen 4 splits 512-bit operations in two, so that longer vectors only make for longer runs of D.
+    Zen 4 splits 512-bit operations in two, so that longer vectors only make for longer runs of D. On Linux the system
+    says it, which costs no import of LLVM: predictions ask for it where nothing is compiled.
     """
     if _assumed is not None:
         return _assumed.vector
     if importlib.util.find_spec("llvmlite") is None:
         return 32
+    if sys.platform.startswith("linux"):
+        said = _processor()
+        splits = "AuthenticAMD" in said and re.search(r"^cpu family\s*: 25$", said, re.MULTILINE) is not None
+        return 64 if "avx512f" in said.split() and not splits else 32
     features, name = binding().get_host_cpu_features(), binding().get_host_cpu_name()
     return 64 if features.get("avx512f") and not name.startswith("znver4") else 32
+
+
+def _processor() -> str:
+    """What Linux says of the first processor."""
+    with suppress(OSError):
+        return Path("/proc/cpuinfo").read_text().partition("\n\n")[0]
+    return ""
 
 
 @lru_cache
