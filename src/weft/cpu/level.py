@@ -15,6 +15,7 @@ from contextlib import suppress
 from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
+from platform import system
 from typing import Any, NamedTuple
 
 from weft.base.figures import si
@@ -79,7 +80,7 @@ def vector_bytes() -> int:
         return _assumed.vector
     if importlib.util.find_spec("llvmlite") is None:
         return 32
-    if sys.platform.startswith("linux"):
+    if system() == "Linux":
         said = _processor()
         splits = "AuthenticAMD" in said and re.search(r"^cpu family\s*: 25$", said, re.MULTILINE) is not None
         return 64 if "avx512f" in said.split() and not splits else 32
