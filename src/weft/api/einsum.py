@@ -23,6 +23,7 @@ from weft.base.arrays import (
     as_results,
     as_tensors,
     is_array,
+    is_foreign,
     is_subclass,
     returned,
     without_memory,
@@ -110,6 +111,11 @@ def _read_sum(arguments: tuple[Any, ...], keywords: dict[str, Any], given: Seque
     """An einsum that is not known, read in full; `place`: where a call of these tensors is kept."""
     with call_context(lambda: describe_einsum(arguments)):
         refuse_unknown("einsum", keywords)
+        foreign = any(map(is_foreign, arguments[1:])) and not {"out", "promote"} & keywords.keys()
+        if foreign and type(arguments[0]) is str:
+            read, source = as_tensors(arguments[1:], False)
+            result = einsum(arguments[0], *read, **keywords)
+            return returned(source, None, result, keywords.get("return_arg", False))
         order = read_order(keywords["optimize"]) if "optimize" in keywords else "auto"
         keywords = {name: value for name, value in keywords.items() if name != "optimize"}
         notation, operands = read_einsum(arguments)

@@ -11,7 +11,17 @@ import torch
 from weft.api.keywords import Equation, Function, MovingKeywords, PermuteKeywords, signed
 from weft.api.lookup import Terms, notation_key, plan_of, said_call
 from weft.base.arguments import addition, check_dimensions, describe_call
-from weft.base.arrays import Array, as_result, as_tensor, is_array, is_subclass, like, source_of, without_neg
+from weft.base.arrays import (
+    Array,
+    as_result,
+    as_tensor,
+    is_array,
+    is_foreign,
+    is_subclass,
+    like,
+    source_of,
+    without_neg,
+)
 from weft.base.dispatch import as_operation, is_dynamo_compiling, outside_graphs
 from weft.engine.calls import CALLS
 from weft.engine.ways import Arguments, aside, asked, detached
@@ -106,6 +116,9 @@ def permute(
         if known is not None and (found := known.run(x, x, out=out)) is not None:
             return found
     with call_context(lambda: describe_call("permute", equation, x=x, c=c, out=out)):
+        if out is None and c is None and is_foreign(x) and "promote" not in options:
+            moved = permute(as_tensor("x", x), equation, fn=fn, alpha=alpha, extents=extents, **options)
+            return like(source_of(x), moved)
         source, target, addend, read = _read("permute", x, c, out, fn, options)
         result, known = _moved(equation, source, read, addend, alpha, beta, target, extents)
     if not is_subclass(x):  # known calls have plain tensors as results

@@ -112,6 +112,11 @@ def is_array(value: object) -> bool:
     return isinstance(value, (torch.Tensor, np.ndarray)) or hasattr(value, "__dlpack__")
 
 
+def is_foreign(value: object) -> bool:
+    """Whether `value` is an array, and no tensor, whose type autocast leaves alone: such calls are those of tensors."""
+    return not isinstance(value, torch.Tensor) and is_array(value) and not any_autocast()
+
+
 def is_scalar(value: object) -> bool:
     """Whether `value` is a number of Python or a scalar of NumPy."""
     return isinstance(value, (bool, int, float, complex, np.number, np.bool_))
@@ -369,14 +374,15 @@ def _let_wait(out: Any, result: Any) -> None:
 
 def _from_numpy(name: str, array: np.ndarray, promote: bool | None = None) -> torch.Tensor:
     _refuse_masked(name, array)
-    if _is_strange(array):
+    if strange := _is_strange(array):
         # A step along an extent of 1 is never made, and means nothing.
         steps = zip(array.shape, array.strides, strict=True)
         taken = [stride if extent > 1 else array.itemsize for extent, stride in steps]
         array = np.lib.stride_tricks.as_strided(array, strides=taken, writeable=array.flags.writeable)
-    if promote and (_is_strange(array) or not array.dtype.isnative):
-        array = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
-    if _is_strange(array):
+        strange = _is_strange(array)
+    if promote and (strange or not array.dtype.isnative):
+        array, strange = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("=")), False
+    if strange:
         falls = any(stride < 0 for stride in array.strides)
         kind = "negative strides" if falls else "strides that are no multiple of its element size"
         hint = "" if promote is None else ", and so does promote=True"
