@@ -89,7 +89,7 @@ def vector_bytes() -> int:
 
 
 def _processor() -> str:
-    """What Linux says of the first processor."""
+    """The first processor, as Linux describes it."""
     with suppress(OSError):
         return Path("/proc/cpuinfo").read_text().partition("\n\n")[0]
     return ""
