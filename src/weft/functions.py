@@ -217,9 +217,7 @@ def decay(value: torch.Tensor, i: torch.Tensor, j: torch.Tensor, *, rate: float)
 
 
 @ready
-def rotary(
-    value: torch.Tensor, i: torch.Tensor, d: torch.Tensor, *, pairs: int, base: float = 10000.0
-) -> torch.Tensor:
+def rotary(value: torch.Tensor, i: torch.Tensor, d: torch.Tensor, *, pairs: int, base: float = 10000.0) -> torch.Tensor:
     """Complex values turned by the angle ``i * base ** (-d / pairs)``: rotary position embedding (Su et al., 2021).
 
     A value is a pair of features seen as one complex number (`torch.view_as_complex`); `i` is the coordinate of its
@@ -233,9 +231,7 @@ def rotary(
 
 
 @ready
-def dequantize(
-    value: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor | float = 0.0
-) -> torch.Tensor:
+def dequantize(value: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor | float = 0.0) -> torch.Tensor:
     """``(value - zero) * scale``; the operand `zero` may be left out."""
     return (value - zero) * scale
 

@@ -221,9 +221,7 @@ def contract(
         return call(equation, a, b, given, keywords)
     functions = (a_fn, b_fn, c_fn, epilogue)
     if is_dynamo_compiling():
-        return as_operation("contract")(
-            equation, a, b, c, alpha, beta, out, functions, return_arg, validate, options
-        )
+        return as_operation("contract")(equation, a, b, c, alpha, beta, out, functions, return_arg, validate, options)
     if beta is None:
         beta = 1.0
     elif c is None and out is not None:

@@ -43,9 +43,7 @@ class SelectionRoles:
     k: tuple[Label, ...]
 
 
-def selected(
-    equation: Terms, call: Arguments, options: Options, validate: bool
-) -> tuple[Any, KnownSelection | None]:
+def selected(equation: Terms, call: Arguments, options: Options, validate: bool) -> tuple[Any, KnownSelection | None]:
     """D and the index along each reduced mode, a tensor where one is reduced, else a tuple; and the call as later ones
     are known, None where there is more to it than A and B."""
     a, b, c, out, alpha, beta, _ = call

@@ -172,9 +172,7 @@ def as_tensor(name: str, value: Any, promote: bool | None = None) -> torch.Tenso
     if promote:
         return _from_numpy(name, _converted(name, value), promote)
     hint = "" if promote is None else " (promote=True takes what numpy.asarray makes an array of)"
-    raise DTypeError(
-        f"{name} is {type(value).__name__}: a torch tensor or an array that speaks DLPack is needed{hint}"
-    )
+    raise DTypeError(f"{name} is {type(value).__name__}: a torch tensor or an array that speaks DLPack is needed{hint}")
 
 
 def source_of(*values: Any) -> Any:

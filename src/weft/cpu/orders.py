@@ -76,7 +76,5 @@ def sum_in_orders(x: torch.Tensor, d: torch.Tensor, tiles: np.ndarray, signs: Se
     tile of `x` begins and its strides there, of two modes at least; elements count."""
     tiles, factors = np.ascontiguousarray(tiles, np.int64), np.array(signs, np.int64)
     rank = tiles.shape[1] // (1 + len(signs)) - 1
-    frame = _Frame(
-        0, x.data_ptr(), d.data_ptr(), tiles.ctypes.data, len(tiles), rank, len(signs), factors.ctypes.data
-    )
+    frame = _Frame(0, x.data_ptr(), d.data_ptr(), tiles.ctypes.data, len(tiles), rank, len(signs), factors.ctypes.data)
     together(compiled(_SOURCE.format(kind=dtype_name(x.dtype))), frame, 1 if d.numel() < _SMALL else len(tiles))

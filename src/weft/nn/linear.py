@@ -102,9 +102,7 @@ class Linear(Weighted):
         if self.scale is not None:
             operands["scale"] = ("n", self.scale)
             options = {"promote": True, "out_dtype": x.dtype}
-        return contract(
-            "...k,nk->...n", x, self.weight, epilogue=self._epilogue, operands=operands, **options
-        )
+        return contract("...k,nk->...n", x, self.weight, epilogue=self._epilogue, operands=operands, **options)
 
     def _is_by_blocks(self, x: torch.Tensor) -> bool:
         """Whether a weight of eight bits is multiplied by blocks: in float32 on a CPU, outside of compiled code."""

@@ -166,9 +166,7 @@ def _sums(
     return value * alpha, sum_bound(size, furthest, contraction.k, contraction.arithmetic, is_complex, alpha)
 
 
-def _reduced(
-    contraction: Contraction, x: torch.Tensor, y: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
+def _reduced(contraction: Contraction, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Combined values reduced in pairs along the second dimension, and their largest magnitude."""
     algebra, total = contraction.algebra, contraction.arithmetic.accumulate
     assert algebra is not None
@@ -179,9 +177,7 @@ def _reduced(
     return value, size
 
 
-def _joined(
-    contraction: Contraction, parts: Sequence[tuple[torch.Tensor, ...]]
-) -> tuple[torch.Tensor, torch.Tensor]:
+def _joined(contraction: Contraction, parts: Sequence[tuple[torch.Tensor, ...]]) -> tuple[torch.Tensor, torch.Tensor]:
     """The reductions of several stretches of k as one, and the bound."""
     algebra, total = contraction.algebra, contraction.arithmetic.accumulate
     assert algebra is not None

@@ -305,9 +305,7 @@ def _cancelled(problems: Sequence[_Problem]) -> str:
     return "".join(f"; {name} is at most {value:.3g}" for name, value in worst.items())
 
 
-def _judge(
-    name: str, result: torch.Tensor, parts: Sequence[tuple[Sample, Sample, torch.Tensor, torch.Tensor]]
-) -> None:
+def _judge(name: str, result: torch.Tensor, parts: Sequence[tuple[Sample, Sample, torch.Tensor, torch.Tensor]]) -> None:
     """Hold a result against values and bounds at the coordinates of a sample, which are told by those of the next."""
     worst, wrong, text = 1.0, 0, ""
     for local, sample, exact, bound in parts:
@@ -321,10 +319,7 @@ def _judge(
                 f"{label_text(label)}={int(index)}"
                 for label, index in zip(sample.labels, sample.coordinates[first], strict=True)
             )
-            text = (
-                f"[{place}] is {have[first].item()}, expected {value[first].item()} "
-                f"within {bound[first].item():.3g}"
-            )
+            text = f"[{place}] is {have[first].item()}, expected {value[first].item()} within {bound[first].item():.3g}"
     if wrong:
         count = sum(len(sample.coordinates) for _, sample, _, _ in parts)
         raise AccuracyError(f"{name}{text}: {wrong} of {count} sampled elements are off")

@@ -149,9 +149,7 @@ class Request:
             a, b = (layout._replace(alignment=to) for layout, to in zip((a, b), operands, strict=True))
         left = iter(aux)
         named = tuple(
-            each
-            if not aux or each.layout is None
-            else replace(each, layout=each.layout._replace(alignment=next(left)))
+            each if not aux or each.layout is None else replace(each, layout=each.layout._replace(alignment=next(left)))
             for each in self.named
         )
         return replace(self, a=a, b=b, named=named)

@@ -165,9 +165,7 @@ _LIBRARY_PERMUTE = "weft.library.permutations"
 _CPU_TRANSPOSE, _TRANSPOSE = "weft.cpu.permute.transpose", "weft.gpu.transpose.family"
 _BLAS, _WS = (f"weft.gpu.{name}.family" for name in ("blas", "warp_specialized"))
 _GETT, _SEMIRING, _SIMT, _PERMUTE = (f"weft.gpu.{name}.family" for name in ("gett", "semiring", "simt", "permute"))
-_DIRECT, _INTERLEAVED, _REAL_FORMS = (
-    f"weft.gpu.complex.{name}" for name in ("direct", "interleaved", "real_forms")
-)
+_DIRECT, _INTERLEAVED, _REAL_FORMS = (f"weft.gpu.complex.{name}" for name in ("direct", "interleaved", "real_forms"))
 _TTGT, _LOG, _COUNTING = (f"weft.gpu.composite.{name}" for name in ("ttgt", "logsumexp", "counting"))
 _SPLIT = "weft.library.split_family"
 _PRE_REDUCE = "weft.planner.pre_reduce"

@@ -239,9 +239,7 @@ def _fastest(contraction: Contraction, schedule: BlasSchedule, rate: float, sms:
     return tiling
 
 
-def _tiled(
-    contraction: Contraction, schedule: BlasSchedule, tile: tuple[int, int], rate: float, sms: int
-) -> _Tiling:
+def _tiled(contraction: Contraction, schedule: BlasSchedule, tile: tuple[int, int], rate: float, sms: int) -> _Tiling:
     batch, m, n, _ = schedule.form
     blocks = extent(batch) * -(-extent(m) // tile[0]) * -(-extent(n) // tile[1])
     splits = _splits(contraction, schedule, blocks, sms)

@@ -105,10 +105,9 @@ def predict(permutation: Permutation, schedule: PermuteSchedule, target: Target)
     transfer = Transfer.of(permutation)
     read = 3 if transfer.three_m_stride else 2 if transfer.planar_stride else 1
     written = {"plain": 1, "three_m": 3}.get(transfer.form, 2)
-    return (
-        move_seconds(permutation, schedule, target, read, written)
-        + operation.aux_bytes(transfer.aux_args.aux, permutation.modes) / fitted("permute")("copy_rate")
-    )
+    return move_seconds(permutation, schedule, target, read, written) + operation.aux_bytes(
+        transfer.aux_args.aux, permutation.modes
+    ) / fitted("permute")("copy_rate")
 
 
 class InterleavedParams(NamedTuple):

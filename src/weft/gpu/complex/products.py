@@ -301,6 +301,4 @@ def _to_d(contraction: Contraction, steps: dict[Mode, int], layout: Layout, comp
         in_c = mode.strides.c if c is not None else 0
         strides.append((mode, Strides(step, 0, in_c, mode.strides.d, *aux)))
     moved = moving(strides, layout, contraction.d, compute, c=c, scaled=True, text="D")
-    return replace(
-        Transfer.of(moved), c_fn=contraction.c_fn, epilogue=contraction.epilogue, aux_args=aux_args
-    )
+    return replace(Transfer.of(moved), c_fn=contraction.c_fn, epilogue=contraction.epilogue, aux_args=aux_args)

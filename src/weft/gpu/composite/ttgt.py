@@ -165,9 +165,7 @@ def packs_of(a: Choice | None, b: Choice | None) -> Packs:
     return Packs(tuple(steps), (reads[0], reads[1]), text)
 
 
-def program_of(
-    packs: Packs, product: Choice, finish: Choice | None = None, written: Choice | None = None
-) -> Program:
+def program_of(packs: Packs, product: Choice, finish: Choice | None = None, written: Choice | None = None) -> Program:
     """Pack operands, multiply, and apply an epilogue that the product leaves to D where it lies; or have D `written`
     from the workspace of the product."""
     steps, main, last = [*packs.steps], len(packs.steps), ""

@@ -123,9 +123,7 @@ class Pass:
     def __init__(self, passage: Passage, kernel: PassKernel, factors: Sequence[torch.dtype], device: int) -> None:
         self._passage, self._kernel, self._device = passage, kernel, device
         self._are_float = tuple([dtype.is_floating_point for dtype in factors])
-        starts = [
-            start for start, index in zip(passage.starts, passage.form.indices, strict=True) if not index
-        ]
+        starts = [start for start, index in zip(passage.starts, passage.form.indices, strict=True) if not index]
         self._starts = starts if any(starts) else None
         # The first call is served by torch's operations, which take at most 25 modes on a GPU.
         self._awaited = kernel.settled is None and passage.form.modes <= _TORCH_MODES

@@ -238,9 +238,7 @@ def ieee_single(contraction: Contraction) -> bool:
     return contraction.algebra is None and single and arithmetic.precision == "ieee"
 
 
-def build(
-    contraction: Contraction, schedule: SemiringSchedule, target: Target, guard: int | None = None
-) -> Launch:
+def build(contraction: Contraction, schedule: SemiringSchedule, target: Target, guard: int | None = None) -> Launch:
     """`guard`: an auxiliary operand, bool along D's modes. Only output tiles where any of it is true are written,
     whole; the rest of D is left as it is."""
     params = semiring_params(contraction, schedule)

@@ -183,9 +183,7 @@ def _store_layout(width: int, along_n: bool, warps: int) -> GluonLayout:
         registers.insert(1, lanes[0])
         lanes[0] = farther
     apart = tuple((ROWS << bit, 0) for bit in range(warps.bit_length() - 1))
-    return GluonLayout(
-        "DistributedLinearLayout", (tuple(registers), tuple(lanes), apart, (), (ROWS * warps, width))
-    )
+    return GluonLayout("DistributedLinearLayout", (tuple(registers), tuple(lanes), apart, (), (ROWS * warps, width)))
 
 
 _fit = fitted("stationary")
