@@ -11,7 +11,7 @@ import torch
 import weft
 from commands import python
 from permuting import DTYPES, any_bits, same_bits
-from weft.cpu.permute import family
+from weft.cpu.permute import family, schedule
 from weft.library import permutations
 from weft.planner.schedule import PermutationLaunch, Target
 from weft.spec.permutation import Permutation
@@ -32,10 +32,10 @@ def tiles(request: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     if request.param != "as planned":
         changed = {"REACH_X": 64, "REACH_D": 128, "CELLS": 256, "RUN": 192, "LONG": 128, "STREAM": 0, "SMALL": 0}
         for name, value in {**changed, "BUFFER": 300}.items():
-            monkeypatch.setattr(family, name, value)
-    family.tiling.cache_clear()
+            monkeypatch.setattr(schedule, name, value)
+    schedule.tiling.cache_clear()
     yield
-    family.tiling.cache_clear()
+    schedule.tiling.cache_clear()
 
 
 def launch(permutation: Permutation, threads: int = 2) -> PermutationLaunch:
@@ -81,15 +81,15 @@ def test_every_type_is_moved(dtype: torch.dtype) -> None:
 
 
 def test_a_streamed_result_need_not_begin_at_a_cache_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(family, "STREAM", 0)
-    family.tiling.cache_clear()
+    monkeypatch.setattr(schedule, "STREAM", 0)
+    schedule.tiling.cache_clear()
     x = any_bits((128, 192), torch.float32, 3)
     memory = torch.empty(128 * 192 + 64)
     first = -memory.data_ptr() // 4 % 16
     for offset in (first, first + 1):
         out = memory[offset : offset + 128 * 192].view(192, 128)
         permutation = described(x, "ab->ba", out=out)
-        assert family.schedule_of(permutation, 1).streams
+        assert schedule.schedule_of(permutation, 1).streams
         launch(permutation)(x, None, out, 1, 0)
         assert same_bits(out, x.T.contiguous())
 
@@ -98,7 +98,7 @@ def test_a_streamed_result_need_not_begin_at_a_cache_line(monkeypatch: pytest.Mo
 def test_runs_that_end_within_a_cache_line_go_through_the_caches(run: int, streams: bool) -> None:
     """Rows of 160 bytes took twenty times as long past them: their ends fetch lines back. Long ones lose less so."""
     permutation = described(torch.empty(64, (1 << 21) // 64 // run, run), "abc->bac")
-    assert family.schedule_of(permutation, 1).streams == streams
+    assert schedule.schedule_of(permutation, 1).streams == streams
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.complex128], ids=str)
@@ -106,10 +106,10 @@ def test_shorter_vectors(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype) ->
     """Of 32 bytes, as most hosts have: two squares fill the lines that are streamed."""
     from weft.cpu.permute import launch as room
 
-    monkeypatch.setattr(family, "STREAM", 0)
+    monkeypatch.setattr(schedule, "STREAM", 0)
     monkeypatch.setattr(room, "vector_bytes", lambda: 32)
     monkeypatch.setattr(room, "squares_of", room.squares_of.__wrapped__)
-    family.tiling.cache_clear()
+    schedule.tiling.cache_clear()
     for shape in ((128, 192), (131, 70)):
         x = any_bits(shape, dtype, 3)
         memory = torch.empty(x.numel() + 64, dtype=dtype)
@@ -176,25 +176,25 @@ class TestWords:
     def test_neighbours_that_stay_together(
         self, shape: tuple[int, ...], dtype: torch.dtype, word: int, extents: list[int]
     ) -> None:
-        axes, size = family.items(described(torch.empty(shape, dtype=dtype), "abc->bac"))
+        axes, size = schedule.items(described(torch.empty(shape, dtype=dtype), "abc->bac"))
         assert size == word
         assert [axis.extent for axis in axes] == extents
 
     def test_not_where_they_are_computed_with_or_lie_between_words(self) -> None:
         x = torch.empty(5, 6, 8)
-        assert family.items(described(x, "abc->bac", out_dtype=torch.float64))[1] == 4
+        assert schedule.items(described(x, "abc->bac", out_dtype=torch.float64))[1] == 4
         odd = torch.empty(5, 6, 9)[:, :, :8]
-        assert family.items(described(odd, "abc->bac"))[1] == 4
+        assert schedule.items(described(odd, "abc->bac"))[1] == 4
 
 
 class TestTiles:
     def test_many_small_modes_make_a_side(self) -> None:
-        cut = family.tiling(described(torch.empty((2,) * 20), (range(20), range(19, -1, -1))))  # type: ignore[arg-type]
+        cut = schedule.tiling(described(torch.empty((2,) * 20), (range(20), range(19, -1, -1))))  # type: ignore[arg-type]
         assert cut.contiguous
         assert (cut.p.tile, cut.q.tile) == (64, 256)
 
     def test_a_middle_mode_serves_one_side(self) -> None:
-        cut = family.tiling(described(torch.empty(4, 4096, 4), "abc->cba"))
+        cut = schedule.tiling(described(torch.empty(4, 4096, 4), "abc->cba"))
         assert cut.contiguous
         assert min(cut.p.tile, cut.q.tile) == 4
         assert max(cut.p.tile, cut.q.tile) >= 64

@@ -21,7 +21,7 @@ from weft.cpu.gett.family import LOADABLE
 from weft.cpu.grouped import launch as grouped
 from weft.cpu.permute import launch as permute
 from weft.cpu.permute import transpose
-from weft.cpu.permute.family import LINE, SQUARES
+from weft.cpu.permute.schedule import LINE, SQUARES
 from weft.cpu.stream import family as stream
 from weft.library.exponentials import family as exponentials
 from weft.planner.schedule import Target

@@ -19,8 +19,8 @@ from weft.cpu.host import HUGE, PlanWords, WordsLaunch, advise, reach, scalar_wo
 from weft.cpu.jit import compiled, compiled_kernel
 from weft.cpu.level import vector_bytes
 from weft.cpu.permute import params
-from weft.cpu.permute.family import LINE, LONG, CpuPermuteSchedule, Side, Tiling, tiling
 from weft.cpu.permute.params import ALPHA, CONSTANTS, PLAN
+from weft.cpu.permute.schedule import LINE, LONG, CpuPermuteSchedule, Side, Tiling, tiling
 from weft.fn import Pointwise
 from weft.fn.pointwise import inlined
 from weft.planner.schedule import Scalar

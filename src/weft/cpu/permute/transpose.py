@@ -22,7 +22,7 @@ import torch
 from weft.cpu import jit
 from weft.cpu.host import PlanWords, WordsLaunch, scalar_words
 from weft.cpu.permute import params as at
-from weft.cpu.permute.family import LINE, SMALL, SQUARES
+from weft.cpu.permute.schedule import LINE, SMALL, SQUARES
 from weft.planner.schedule import Scalar
 from weft.spec.permutation import scaling_type
 
