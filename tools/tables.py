@@ -231,7 +231,22 @@ def kernelbench() -> str:
     return f"NVIDIA H200, commit {run.environment['artifacts']['commit'][:8]}:\n\n" + _words(heads, rows)
 
 
+def pyscf() -> str:
+    """The times of peers over weft's on equations of gpu4pyscf, most called first."""
+    run, rows = load(H200 / "pyscf"), []
+    for peer in run.peers:
+        pairs = [(case.measured(peer), case.measured("weft")) for case in run.cases]
+        ratios = sorted(other.summary.median / mine.summary.median for other, mine in pairs if other and mine)
+        quick = sum(ratio < 1 - NEAR for ratio in ratios)
+        figures = (geometric_mean(ratios), ratios[len(ratios) // 2], ratios[0], ratios[-1])
+        rows.append((peer, str(len(ratios)), *(f"{figure:.2f}" for figure in figures), str(quick)))
+    heads = ("peer", "equations", "times as fast, mean", "median", "least", "most", "faster than weft by 5 %")
+    return f"NVIDIA H200, commit {run.environment['artifacts']['commit'][:8]}:\n\n" + _words(heads, rows)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     each.__name__: each
-    for each in (tuning_draws, tuning_model, ladder_found, leads, clocks, functions, recipes, regret, kernelbench)
+    for each in (
+        tuning_draws, tuning_model, ladder_found, leads, clocks, functions, recipes, regret, kernelbench, pyscf,
+    )  # fmt: skip
 }
