@@ -248,5 +248,5 @@ TABLES: dict[str, Callable[[], str]] = {
     each.__name__: each
     for each in (
         tuning_draws, tuning_model, ladder_found, leads, clocks, functions, recipes, regret, kernelbench, pyscf,
-    )  # fmt: skip
+    )
 }
