@@ -23,8 +23,7 @@ import torch
 from weft.base.log import log
 from weft.errors import AccuracyError, UnsupportedError
 from weft.fn.pointwise import is_triton_function
-from weft.oracle.bounds import expectation
-from weft.oracle.bounds_algebra import check_known
+from weft.oracle.bounds import check_known, expectation
 from weft.oracle.elements import every_index
 from weft.oracle.judgement import as_held, judged
 from weft.oracle.reference import contract, wide
@@ -305,9 +304,7 @@ def _cancelled(problems: Sequence[_Problem]) -> str:
     return "".join(f"; {name} is at most {value:.3g}" for name, value in worst.items())
 
 
-def _judge(
-    name: str, result: torch.Tensor, parts: Sequence[tuple[Sample, Sample, torch.Tensor, torch.Tensor]]
-) -> None:
+def _judge(name: str, result: torch.Tensor, parts: Sequence[tuple[Sample, Sample, torch.Tensor, torch.Tensor]]) -> None:
     """Hold a result against values and bounds at the coordinates of a sample, which are told by those of the next."""
     worst, wrong, text = 1.0, 0, ""
     for local, sample, exact, bound in parts:
@@ -321,10 +318,7 @@ def _judge(
                 f"{label_text(label)}={int(index)}"
                 for label, index in zip(sample.labels, sample.coordinates[first], strict=True)
             )
-            text = (
-                f"[{place}] is {have[first].item()}, expected {value[first].item()} "
-                f"within {bound[first].item():.3g}"
-            )
+            text = f"[{place}] is {have[first].item()}, expected {value[first].item()} within {bound[first].item():.3g}"
     if wrong:
         count = sum(len(sample.coordinates) for _, sample, _, _ in parts)
         raise AccuracyError(f"{name}{text}: {wrong} of {count} sampled elements are off")
