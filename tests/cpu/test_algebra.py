@@ -186,7 +186,7 @@ def test_halving(extent: int, reduce: Callable[..., torch.Tensor]) -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
 @pytest.mark.parametrize("spread", [4.0, 1000.0])
 def test_logarithms_near_and_far(dtype: torch.dtype, spread: float) -> None:
-    """Within the bound of the direct form (`weft.oracle.bounds_algebra`), over several blocks of k."""
+    """Within the bound of the direct form (`weft.oracle.bounds`), over several blocks of k."""
     generator = torch.Generator().manual_seed(1)
     a = (torch.rand(3, 40, 800, generator=generator, dtype=torch.float64) * 4).to(dtype)
     b = (torch.rand(3, 800, 30, generator=generator, dtype=torch.float64) * spread).to(dtype)

@@ -65,7 +65,7 @@ def exact(equation: str, a: torch.Tensor, b: torch.Tensor, rate: float) -> torch
 
 
 def check(found: torch.Tensor, wanted: torch.Tensor, count: int) -> None:
-    """A few units of each of `count` steps, as `weft.oracle.bounds_algebra` has it; infinities and NaN are equal."""
+    """A few units of each of `count` steps, as `weft.oracle.bounds` has it; infinities and NaN are equal."""
     assert torch.equal(found.isnan(), wanted.isnan())
     assert torch.equal(found.isinf(), wanted.isinf())
     finite = wanted.isfinite()

@@ -11,12 +11,11 @@ import torch
 from torch.autograd import forward_ad
 from torch.autograd.graph import get_gradient_edge
 
-from weft.api.entry import made
+from weft.api import entry
 from weft.api.lookup import Terms, one_of, read_notation
 from weft.api.permute import find_permutation
 from weft.autograd.algebras import Composed, core, plain_form, rule
 from weft.autograd.backward import Needs
-from weft.autograd.factors import with_factors
 from weft.autograd.graphs import Program, handed, serves
 from weft.autograd.hooks import kept_type
 from weft.autograd.product import Product
@@ -33,11 +32,13 @@ from weft.autograd.spec import (
     meta_request,
 )
 from weft.autograd.steps import GradientStep
-from weft.base.arrays import grad_mode, is_transformed, is_transforming, outside_transforms
+from weft.base.arguments import check_dimensions, is_zero
+from weft.base.arrays import as_tensor, grad_mode, is_transformed, is_transforming, outside_transforms
 from weft.base.caches import cached_property
 from weft.base.figures import duration, si
 from weft.engine.ways import Arguments, any_tensor, asks
-from weft.errors import UnsupportedError
+from weft.errors import DTypeError, ShapeError, UnsupportedError
+from weft.fn.binding import naming, parameters
 from weft.planner.options import Options, options_of
 from weft.planner.request import Request
 from weft.planner.schedule import Scalar
@@ -48,6 +49,7 @@ from weft.plans.explain.lines import section
 from weft.plans.permutation import PermutePlan
 from weft.spec import Label
 from weft.spec.dtypes import dtype_name
+from weft.spec.notation import expand
 
 
 class DifferentiableCall:
@@ -169,9 +171,7 @@ def permute_plan_call(plan: PermutePlan, call: Arguments) -> tuple[torch.Tensor,
     return _permuted(plan.request, plan.request.backend, call)[0], None
 
 
-def _permuted(
-    request: Request, backend: str, call: Arguments
-) -> tuple[torch.Tensor, DifferentiableCall | None]:
+def _permuted(request: Request, backend: str, call: Arguments) -> tuple[torch.Tensor, DifferentiableCall | None]:
     """The permutation as a contraction with a one that is repeated along new modes."""
     x, c = call.a, call.c
     with outside_transforms():
@@ -260,7 +260,7 @@ def _validated(
     with grad_mode(False):
         read = replace(options, operands=operands)
         call = Arguments(a.detach(), b.detach(), None if c is None else c.detach(), None, alpha, beta, read.tensors)
-        made(equation, call, read, validate=True)
+        entry.made(equation, call, read, validate=True)
 
 
 def explained(plan: Plan | PermutePlan, needs: Needs) -> str:
@@ -308,3 +308,71 @@ def named(text: str, form: Plain) -> str:
     for (inner, _), name in zip(form.spec.operands, form.given, strict=True):
         text = text.replace(f"operand {inner}", name)
     return text
+
+
+def with_factors(equation: Terms, call: Arguments, options: Options, return_arg: bool, validate: bool) -> Any:
+    """The result of `weft.contract` where `alpha` or `beta` is a tensor of no dimensions.
+
+    They are operands of the epilogue then, and have gradients as those have.
+
+        D = epilogue(alpha * acc + beta * c_fn(C))
+    """
+    a, b, c, out, alpha, beta, _ = call
+    if options.algebra is not None:
+        raise DTypeError("alpha and beta scale sums of products: other algebras have no such factors")
+    if return_arg:
+        raise UnsupportedError("return_arg is for algebras that select, which have no factors")
+    if c is None and isinstance(beta, torch.Tensor):
+        raise ShapeError("beta is a tensor and has no c to multiply: pass c")
+    operands: dict[str, Any] = dict(options.operands)
+    factors = []
+    for name, value in (("alpha", alpha), ("beta", beta)):
+        if isinstance(value, torch.Tensor):
+            value = as_tensor(name, value)
+            check_dimensions(name, value)
+            operands[f"weft_{name}"] = ("", value.to(a.device))
+        factors.append(None if isinstance(value, torch.Tensor) else value)
+    if c is not None:
+        output = expand(read_notation(equation), (a.dim(), b.dim())).output
+        operands["weft_c"] = (output, c.clone() if c is out else c)
+    _, _, c_fn, epilogue = options.functions
+    scaled = _scaled(factors, c_fn, epilogue, (*options.operands, *options.indices), c is not None)
+    asked = replace(options.having(c_fn=None, epilogue=scaled), operands=operands)
+    return entry.contraction(equation, a, b, asked, out=out, validate=validate)
+
+
+def _scaled(
+    factors: Sequence[Any],
+    c_fn: Callable[..., Any] | None,
+    epilogue: Callable[..., Any] | None,
+    names: tuple[str, ...],
+    added: bool,
+) -> Callable[..., Any]:
+    """The epilogue with the factors, and C, in it."""
+    own = [
+        tuple(name for name in parameters(fn) or () if name in names) if fn is not None else ()
+        for fn in (c_fn, epilogue)
+    ]
+    alpha, beta = factors
+
+    def scaled(value: torch.Tensor, **given: torch.Tensor) -> Any:
+        value = _times(given.get("weft_alpha", alpha), value)
+        if added:
+            c = given["weft_c"].to(value.dtype)
+            if c_fn is not None:
+                c = c_fn(c, **{name: given[name] for name in own[0]})
+            value = value + _times(given.get("weft_beta", beta), c)
+        return value if epilogue is None else epilogue(value, **{name: given[name] for name in own[1]})
+
+    places = [*(["weft_alpha"] if alpha is None else []), *(["weft_beta"] if added and beta is None else [])]
+    places += ["weft_c"] if added else []
+    return naming(dict.fromkeys(("value", *places, *own[0], *own[1])), scaled)
+
+
+def _times(factor: Any, value: torch.Tensor) -> torch.Tensor:
+    """A factor of 0 leaves nothing of NaN and infinity; its derivative is the value, where that is finite."""
+    if is_zero(factor):
+        return torch.zeros_like(value)
+    if isinstance(factor, torch.Tensor) and (value.is_floating_point() or value.is_complex()):
+        value = torch.where((factor == 0) & (value - value != 0), 0, value)
+    return value * factor

@@ -23,8 +23,7 @@ import torch
 from weft.base.log import log
 from weft.errors import AccuracyError, UnsupportedError
 from weft.fn.pointwise import is_triton_function
-from weft.oracle.bounds import expectation
-from weft.oracle.bounds_algebra import check_known
+from weft.oracle.bounds import check_known, expectation
 from weft.oracle.elements import every_index
 from weft.oracle.judgement import as_held, judged
 from weft.oracle.reference import contract, wide

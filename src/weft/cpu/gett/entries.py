@@ -5,7 +5,7 @@ of a register block stand in the first cache, and each is loaded and stored once
 functions take more than that, little is lost against sums in registers.
 
 Sums of exponentials have loops of their own, log(sum over k of exp(x + y - m)) + m, with m the largest of x + y: one
-exponential for each pair, and the rounding of the plain form (see `weft.oracle.bounds_algebra`). The family
+exponential for each pair, and the rounding of the plain form (see `weft.oracle.bounds`). The family
 `exponentials` takes fewer; it leaves tiny sums to these loops, and those that its products do not tell.
 """
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -17,7 +16,7 @@ from weft.fn import Pointwise, trace
 from weft.fn.pointwise import RecordedFunction
 from weft.gpu.common.tiling import A, B
 from weft.planner import program
-from weft.planner.exponentials import least_sum
+from weft.planner.exponentials import Exponent, exponent_of, least_sum
 from weft.planner.program import (
     SLOT_A,
     SLOT_B,
@@ -183,7 +182,7 @@ def supports(contraction: Contraction, target: Target) -> str | None:
     from weft.gpu.semiring import family as semiring
 
     accumulate = contraction.arithmetic.accumulate
-    if contraction.algebra is None or accumulate not in SCALE or contraction.algebra != _log(accumulate):
+    if contraction.algebra is None or exponent_of(contraction.algebra, accumulate) != Exponent(1.0):
         return "only the algebra log is a product of exponentials"
     if contraction.c is not None:
         return "C is added by the direct form only"
@@ -277,8 +276,3 @@ def _precisions(contraction: Contraction) -> Iterator[str]:
     yield "ieee"
     if contraction.arithmetic.accumulate is torch.float32:
         yield "tf32x3"
-
-
-@lru_cache
-def _log(accumulate: torch.dtype) -> Any:
-    return algebras.log.traced(accumulate)
