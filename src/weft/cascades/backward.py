@@ -6,7 +6,7 @@ that read it come after. Blocks are added up in one order: results are the same 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -227,7 +227,7 @@ def gradients(
 def gradients_of(
     results: Sequence[Tensor], grads: Sequence[Tensor | None], leaves: Sequence[Tensor | None], again: bool = False,
     kept: bool = False,
-) -> list[Tensor | None]:
+) -> list[Tensor | None]:  # fmt: skip
     """The gradients of leaves that require one, None for others; `again`: which have gradients themselves.
 
     `kept`: the graph stays, for another pass.
@@ -240,3 +240,15 @@ def gradients_of(
     values, given = zip(*pairs, strict=True)
     found = iter(torch.autograd.grad(values, wanted, given, again or kept, again, allow_unused=True))
     return [next(found) if leaf is not None and leaf.requires_grad else None for leaf in leaves]
+
+
+def gradients_at(
+    run: Callable[[list[Tensor]], Sequence[Tensor]], tensors: Sequence[Tensor], grads: Sequence[Tensor | None],
+    wanted: Collection[int],
+) -> list[Tensor]:  # fmt: skip
+    """The gradients of the tensors at the places `wanted`, from those of what `run` makes of all; zeros for none."""
+    leaves = [each.detach().requires_grad_(at in wanted) for at, each in enumerate(tensors)]
+    places = [leaves[at] for at in wanted]
+    with grad_mode(True):
+        found = gradients_of(run(leaves), grads, places)
+    return [torch.zeros_like(leaf) if grad is None else grad for leaf, grad in zip(places, found, strict=True)]

@@ -27,10 +27,9 @@ from weft.cascades.blocks import Blocks, most_elements
 from weft.cascades.described import CascadeNotation, Described, Results, Terms, explained
 from weft.cascades.differentiable import VIEWS, DifferentiatedCascade, FullRun, transformed
 from weft.cascades.frame import BlockProducts, CascadeFrame, SecondAlgebra, apart, as_it_lies, frame_of, size_of
-from weft.cascades.launch import CascadeLaunch
+from weft.cascades.launch import CascadeLaunch, Repeated
 from weft.cascades.operations import WholeWriter
 from weft.cascades.program import Stage, Tensors, Values, program_of
-from weft.cascades.repeated import Repeated
 from weft.cascades.rows import StageRows
 from weft.cascades.serving import Loops, Takeover, differentiates, is_hopper, kernel_takes_over, tiles_for
 from weft.engine.calls import Calls

@@ -6,7 +6,7 @@ Gradients are an operation of their own, which makes the cascade again: nothing 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from weft.api.keywords import autocast_type
 from weft.base.arguments import describe_call
-from weft.base.arrays import dispatch_modes, grad_mode, is_transforming, outside_tracing, without_memory
+from weft.base.arrays import dispatch_modes, is_transforming, outside_tracing, without_memory
 from weft.base.caches import cached_property
 from weft.cascades.described import CascadeNotation, described, extents_of
 from weft.cascades.public import planned_of
@@ -89,8 +89,10 @@ class CascadeCall:
         self, tensors: Sequence[Tensor], grads: Sequence[Tensor | None], wanted: Sequence[int]
     ) -> list[Tensor]:
         """The gradients of the tensors at the places `wanted`, from those of the results."""
+        from weft.cascades.backward import gradients_at
+
         with autograd_within():
-            made = gradients_of(self.run, tensors, grads, wanted)
+            made = gradients_at(self.run, tensors, grads, wanted)
         return [grad.contiguous() for grad in made]
 
     def gradient_results(
@@ -98,21 +100,6 @@ class CascadeCall:
     ) -> list[Tensor]:
         """Empty tensors as gradients will be."""
         return [torch.empty_like(tensors[at], memory_format=torch.contiguous_format) for at in wanted]
-
-
-def gradients_of(
-    run: Callable[[list[Tensor]], Sequence[Tensor]], tensors: Sequence[Tensor], grads: Sequence[Tensor | None],
-    wanted: Sequence[int],
-) -> list[Tensor]:  # fmt: skip
-    """The gradients of the tensors at the places `wanted`, from those of what `run` makes of all tensors."""
-    with grad_mode(True):
-        leaves = [each.detach().requires_grad_(at in wanted) for at, each in enumerate(tensors)]
-        each, places = zip(run(leaves), grads, strict=True), [leaves[at] for at in wanted]
-        pairs = [(value, grad) for value, grad in each if grad is not None and value.requires_grad]
-        if not pairs:
-            return [torch.zeros_like(each) for each in places]
-        values, given = zip(*pairs, strict=True)
-        return list(torch.autograd.grad(values, places, given, allow_unused=True, materialize_grads=True))
 
 
 def derived(text: str, tensors: Sequence[Tensor]) -> list[Tensor]:

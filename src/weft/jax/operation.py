@@ -16,7 +16,7 @@ from jax.interpreters import ad, batching, mlir
 import jax
 from weft.algebra import NAMED, Algebra
 from weft.base.arrays import grad_mode, without_autocast
-from weft.compiled.cascades import gradients_of
+from weft.cascades.backward import gradients_at
 from weft.compiled.text import read, settled_algebra
 from weft.errors import DTypeError, UnsupportedError, WeftError
 from weft.jax.custom_call import CustomCallSpec, Tensors, register
@@ -294,7 +294,7 @@ class Gradient(JaxOperation):
         given, cotangents = operands[: len(self.floating)], operands[len(self.floating) :]
         wanted = [at for at, smooth in enumerate(self.floating) if smooth]
         conjugates = [each.conj() for each in cotangents]  # torch's gradients are conjugates of JAX's
-        return [grad.conj() for grad in gradients_of(self.of.computed, given, conjugates, wanted)]
+        return [grad.conj() for grad in gradients_at(self.of.computed, given, conjugates, wanted)]
 
 
 def by_torch(operation: JaxOperation, *operands: Any) -> tuple[Any, ...]:
