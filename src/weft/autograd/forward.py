@@ -53,9 +53,7 @@ def _operand(
     """The sums' tangent with the part of A, or of B, added."""
     own, tangent = (spec.term_a, spec.term_b)[hook], tangents[hook]
     if spec.functions[hook] is not None:
-        (tangent,) = _through(
-            spec, hook, tensors, tangents, (tensors[hook], own), (tangent, own), (spec.accumulate,)
-        )
+        (tangent,) = _through(spec, hook, tensors, tangents, (tensors[hook], own), (tangent, own), (spec.accumulate,))
     if tangent is None:
         return total
     other = B_FN if hook == A_FN else A_FN
@@ -74,9 +72,7 @@ def _addend(
     tangent, term = tangents[C], spec.term_c or ""
     if spec.functions[C_FN] is not None:
         whole = with_modes(tensors[C], term, spec.term_d).expand(shape)
-        (tangent,) = _through(
-            spec, C_FN, tensors, tangents, (whole, spec.term_d), (tangent, term), (spec.accumulate,)
-        )
+        (tangent,) = _through(spec, C_FN, tensors, tangents, (whole, spec.term_d), (tangent, term), (spec.accumulate,))
     elif tangent is not None:
         tangent = with_modes(tangent, term, spec.term_d).to(spec.accumulate)
     if tangent is None:

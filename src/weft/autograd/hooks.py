@@ -86,9 +86,7 @@ def of_operand(spec: Spec, hook: int, main: str, value: torch.dtype) -> tuple[Re
     return derived(body, inputs, HOOKS[hook])
 
 
-def sums_pulled(
-    spec: Spec, t: Mapping[str, Tensor]
-) -> tuple[tuple[Tensor | None, ...], tuple[Tensor, ...]]:
+def sums_pulled(spec: Spec, t: Mapping[str, Tensor]) -> tuple[tuple[Tensor | None, ...], tuple[Tensor, ...]]:
     """Within a body: gradients of the sums and of what the epilogue takes, and its results."""
     epilogue = spec.functions[EPILOGUE]
     if epilogue is None:

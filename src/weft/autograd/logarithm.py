@@ -87,9 +87,7 @@ class SignedSum(Rule):
     def saved(self, tensors: Tensors, results: Sequence[Tensor]) -> Tensors:
         return (*tensors, *results)
 
-    def backward(
-        self, alpha: Scalar, beta: Scalar, saved: Sequence[Any], grads: Sequence[Any], needs: Needs
-    ) -> Found:
+    def backward(self, alpha: Scalar, beta: Scalar, saved: Sequence[Any], grads: Sequence[Any], needs: Needs) -> Found:
         (*given, output), (grad,) = saved, grads
         found: list[Tensor | None] = [None] * 5
         if grad is None:
@@ -169,9 +167,7 @@ def _pass(
 ) -> Any:
     """A function of a tensor's elements and of what lies beside them."""
     kind = form.accumulate
-    how = replace(
-        form.how, precision=kind, accumulate=kind, promote=False, out_dtype=out_dtype, operands=beside
-    )
+    how = replace(form.how, precision=kind, accumulate=kind, promote=False, out_dtype=out_dtype, operands=beside)
     one = one_of(value.dtype, value.device)
     return contraction(f"{term},->{term}", value, one, how.having(epilogue=function))
 
@@ -197,9 +193,7 @@ def _logarithms(sign: int, wide: torch.dtype, exponent: torch.dtype) -> Pointwis
         given, added = t["weft_factor"], t["weft_exponent"].to(wide)
         added = added if sign > 0 else -added
         nowhere = added == torch.inf
-        return tuple(
-            torch.where(nowhere, -torch.inf, torch.log(torch.relu(each)) + added) for each in (given, -given)
-        )
+        return tuple(torch.where(nowhere, -torch.inf, torch.log(torch.relu(each)) + added) for each in (given, -given))
 
     return recorded(body, {"weft_factor": wide, "weft_exponent": exponent}, "the derivative of log")
 

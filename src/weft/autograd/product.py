@@ -294,9 +294,7 @@ _RULES = Memo("rules of products", 1024)
 _Kind = TypeVar("_Kind", bound=Product)
 
 
-def product(
-    kind: type[_Kind], spec: Spec, needs: Needs, ahead: bool, tensors: Tensors, device: torch.device
-) -> _Kind:
+def product(kind: type[_Kind], spec: Spec, needs: Needs, ahead: bool, tensors: Tensors, device: torch.device) -> _Kind:
     """The rule of tensors like these, kept: what is cheaper is asked once."""
     shapes = tuple([None if each is None else tuple(each.shape) for each in tensors])
     made: _Kind = _RULES.made(

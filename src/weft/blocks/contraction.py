@@ -30,9 +30,7 @@ def plus(first: Key, second: Key) -> int:
     return 1
 
 
-def products(
-    notation: Notation, a: Structure, b: Structure, d: Structure | None = None, sign: Sign = plus
-) -> Products:
+def products(notation: Notation, a: Structure, b: Structure, d: Structure | None = None, sign: Sign = plus) -> Products:
     """All products of two tensors, into the blocks of `d`, else into those that they make.
 
     Raises `ShapeError` where there is no `d` and no blocks meet. `sign`: that of each product of two blocks, by their

@@ -125,9 +125,7 @@ class RankRequest:
 
     def _request(self, whole: Mapping[str, tuple[int, ...]]) -> Request:
         """The request that `weft.contract` would make of the whole tensors; its errors are those of that call."""
-        meta = {
-            key: torch.empty(whole[key], dtype=tensor.dtype, device="meta") for key, tensor in self.tensors.items()
-        }
+        meta = {key: torch.empty(whole[key], dtype=tensor.dtype, device="meta") for key, tensor in self.tensors.items()}
         operands = {name: (modes, meta[key_of(name)]) for name, (modes, _) in self.options.operands.items()}
         options = replace(self.options, operands=operands, backend="reference")
         return resolved(self.notation, str(self.equation), meta["a"], meta["b"], options)

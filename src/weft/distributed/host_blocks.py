@@ -206,9 +206,7 @@ def as_rows(tensor: torch.Tensor) -> tuple[int, int, int] | None:
     return (count, length, pitch) if len(runs) < 2 and pitch >= length else None
 
 
-def _copy_rows(
-    to: torch.Tensor, source: torch.Tensor, into: tuple[int, int, int], rows: tuple[int, int, int]
-) -> bool:
+def _copy_rows(to: torch.Tensor, source: torch.Tensor, into: tuple[int, int, int], rows: tuple[int, int, int]) -> bool:
     """One call of CUDA for all rows, where both sides have rows of one length or one is contiguous."""
     if into[0] == 1 and rows[0] > 1 and into[1] == rows[0] * rows[1]:
         into = rows[0], rows[1], rows[1]

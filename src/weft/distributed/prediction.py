@@ -124,8 +124,7 @@ def _predicted(
     if not all(extents.values()):
         return LAUNCH[kernel.kind], ""
     x, y = (
-        torch.empty(shape, dtype=dtype, device="meta")
-        for shape, dtype in zip((a, b), kernel.types[:2], strict=True)
+        torch.empty(shape, dtype=dtype, device="meta") for shape, dtype in zip((a, b), kernel.types[:2], strict=True)
     )
     # Modes may be of any kind: numbers stand for them, as an equation in text cannot hold them.
     number = {label: at for at, label in enumerate(extents)}
@@ -198,9 +197,7 @@ class _Simulation:
         events = tuple(sorted(self.events, key=lambda event: (event.begin, event.end)))
         return Prediction(strategy, Timeline("predicted", events), dict(self.sent))
 
-    def _put(
-        self, lane: str, name: str, seconds: float, after: float, step: int = -1, stays: bool = False
-    ) -> float:
+    def _put(self, lane: str, name: str, seconds: float, after: float, step: int = -1, stays: bool = False) -> float:
         """Queue something that may begin at `after`, and `stays` on all multiprocessors; when it ends."""
         begin = max(self.free[lane], after)
         if lane == "transfer":  # it begins when there are multiprocessors

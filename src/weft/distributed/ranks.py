@@ -91,9 +91,7 @@ class Ranks:
 
     # -- whether they agree --------------------------------------------------------------------------------------------
 
-    def agreed(
-        self, what: str, check: Callable[[], T], same: Callable[[T], Mapping[str, Any]] | None = None
-    ) -> T:
+    def agreed(self, what: str, check: Callable[[], T], same: Callable[[T], Mapping[str, Any]] | None = None) -> T:
         """Run `check` on every rank; its result where it passed on all of them and all requested the same.
 
         `what` names the call for messages; ranks that are at different calls are a `RankError`. `same` says, of a

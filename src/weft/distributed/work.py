@@ -88,8 +88,7 @@ class RankWork:
         self._call((self.term, ()), sums, one_of(self.sum_type, sums.device), c, places, alpha, beta, options)
 
     def select(self, a: LocalBlock, b: LocalBlock, spans: Spans) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        """Values as they are selected of these indices, and their index along each reduced mode, counted from here.
-        """
+        """Values as they are selected of these indices, and their index along each reduced mode, counted from here."""
         (x, term_a), (y, term_b) = a.cut({}), b.cut({})
         options = replace(self._taking(self.options, spans, ("a_fn", "b_fn")), out_dtype=self.sum_type)
         with _guard(x), grad_mode(False):

@@ -41,9 +41,7 @@ class OperandFactor:
         self._summed = tuple(range(-len(alone), 0))
         read = (*modes, *alone)
         self.view = frame.view(read, place, shared=shared or self._function is not None)
-        reach = [
-            self.view.shape[at] if self._function is None else frame.extents[mode] for at, mode in enumerate(read)
-        ]
+        reach = [self.view.shape[at] if self._function is None else frame.extents[mode] for at, mode in enumerate(read)]
         self._full = tuple(reach) or (1,)
         self.shape = tuple(reach[: len(modes)]) or (1,)
         args = (contraction.a_args, contraction.b_args, contraction.c_args)[place]

@@ -140,9 +140,7 @@ def _passes(part: LibraryPart, parts: int, fused: bool) -> _Passes:
     batch, m, n, k = _sizes(contraction)
     d, item = batch * m * n * contraction.d.dtype.itemsize, scheme.types.result.itemsize
     found = _Passes()
-    for place, (layout, function) in enumerate(
-        ((contraction.a, contraction.a_fn), (contraction.b, contraction.b_fn))
-    ):
+    for place, (layout, function) in enumerate(((contraction.a, contraction.a_fn), (contraction.b, contraction.b_fn))):
         if scheme.roles.alone[place]:
             found = found.and_(_read(contraction, place, layout), reduced=1)
         elif function is not None and not fused:

@@ -94,9 +94,7 @@ class Frame(NamedTuple):
             extent *= self.extents[at]
         return MergedModes(extent, stride)
 
-    def matrix(
-        self, groups: tuple[Group, Group, Group], place: int, *, copied: bool = False
-    ) -> View | None:
+    def matrix(self, groups: tuple[Group, Group, Group], place: int, *, copied: bool = False) -> View | None:
         """[batch, rows, columns] of a tensor, [rows, columns] without a batch; None where BLAS does not take it so.
 
         `copied`: any strides will do.

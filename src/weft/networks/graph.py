@@ -120,9 +120,7 @@ class Graph:
         count = len(extents) - len(self.cuts)
         return self._changed(Dims.together, tuple(extents[:count]), self.names[:count])
 
-    def _changed(
-        self, change: Callable[[Dims], Dims], extents: tuple[int, ...], names: tuple[Hashable, ...]
-    ) -> Graph:
+    def _changed(self, change: Callable[[Dims], Dims], extents: tuple[int, ...], names: tuple[Hashable, ...]) -> Graph:
         operands = tuple(map(change, self.operands))
         return replace(self, operands=operands, result=change(self.result), extents=extents, names=names)
 
@@ -192,9 +190,7 @@ def dims_of(order: Sequence[int], extents: Sequence[int]) -> Dims:
     return Dims(tuple(order), tuple((dim,) for dim in range(len(order))), tuple(extents[label] for label in order))
 
 
-def _operand(
-    term: Term, shape: Sequence[int], extents: Mapping[Label, int], numbers: Mapping[Label, int]
-) -> Dims:
+def _operand(term: Term, shape: Sequence[int], extents: Mapping[Label, int], numbers: Mapping[Label, int]) -> Dims:
     dims: dict[int, list[int]] = {}
     for dim, (label, extent) in enumerate(zip(term, shape, strict=True)):
         if extent == extents[label]:

@@ -50,9 +50,7 @@ class Arena:
         return base[place : place + math.prod(shape) * dtype.itemsize].view(dtype).view(shape)
 
 
-def arena(
-    tree: Tree, dtypes: Mapping[int, torch.dtype], *, keep: bool = False, apart: int = SMALL
-) -> Arena:
+def arena(tree: Tree, dtypes: Mapping[int, torch.dtype], *, keep: bool = False, apart: int = SMALL) -> Arena:
     """The arena of a tree whose nodes have these types.
 
     Nodes that are the same in every slice are made before the first one and kept for all, where a step of each slice
@@ -186,10 +184,7 @@ def fitted_slices(
 
     def fits(each: Tree) -> bool:
         room = limit - result_memory.bytes(each)
-        return (
-            held(each, dtypes, result_memory) <= limit
-            and arena(each, dtypes, apart=apart_within(room)).size <= room
-        )
+        return held(each, dtypes, result_memory) <= limit and arena(each, dtypes, apart=apart_within(room)).size <= room
 
     if fits(whole):
         return whole

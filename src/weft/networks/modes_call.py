@@ -114,9 +114,7 @@ class _Line:
                     self._keep(kept, node, place, cost + times * message, mode)
         return kept
 
-    def _keep(
-        self, kept: dict[Mode, tuple[float, Mode]], node: int, place: Mode, cost: float, mode: Mode
-    ) -> None:
+    def _keep(self, kept: dict[Mode, tuple[float, Mode]], node: int, place: Mode, cost: float, mode: Mode) -> None:
         size = self.plan.size(self.tree.nodes[node], (*self.places[node], place)) * self.prices.items[node]
         if size <= self.room and cost < kept.get(place, (NEVER, None))[0]:
             kept[place] = cost, mode

@@ -356,9 +356,7 @@ def _match(
     forced.add(small)
 
 
-def _suit(
-    tree: Tree, step: TreeStep, roles: StepRoles, large: Labels, found: Orders, wanted: dict[int, Order]
-) -> None:
+def _suit(tree: Tree, step: TreeStep, roles: StepRoles, large: Labels, found: Orders, wanted: dict[int, Order]) -> None:
     """The order of a small intermediate next to a large one: summed labels as in that, the rest as in the result."""
     for child, other, own in ((step.left, step.right, roles.m), (step.right, step.left, roles.n)):
         if child in large or child < tree.leaves or child in wanted:

@@ -178,9 +178,7 @@ def _node_of(tree: Tree, key: Any) -> int:
         raise NotationError(f"a node is named by its number or by labels, not by {key!r}")
     names = set(key)
     whole = tree.whole()
-    matching = [
-        step.node for step in whole.steps if {graph.names[label] for label in whole.nodes[step.node]} == names
-    ]
+    matching = [step.node for step in whole.steps if {graph.names[label] for label in whole.nodes[step.node]} == names]
     if len(matching) == 1:
         return matching[0]
     there = ", ".join(f"{step.node}: '{graph.text(sorted(whole.nodes[step.node]))}'" for step in whole.steps[:12])
@@ -350,8 +348,6 @@ def _places(
     total = found.size + memory.bytes(tree)
     if total > limit:
         holds = "with every intermediate kept (reuse=True) the network" if tree.steps else "the result"
-        raise WorkspaceError(
-            f"memory_limit is {counted(limit, 'byte')}; {holds} still needs {counted(total, 'byte')}"
-        )
+        raise WorkspaceError(f"memory_limit is {counted(limit, 'byte')}; {holds} still needs {counted(total, 'byte')}")
     gathered = gathered if total + gathered <= limit else 0  # steps are launched one by one then
     return found, gathered, replace(options, workspace_limit=max(limit - total - gathered, WORKSPACE))

@@ -125,9 +125,7 @@ class NetworkProgram:
         self._plain = [*self.each, self.last_call(values, values[-1], None, True)]
         return self._plain
 
-    def run(
-        self, tensors: Sequence[torch.Tensor], out: torch.Tensor, changed: Collection[int] | None = None
-    ) -> None:
+    def run(self, tensors: Sequence[torch.Tensor], out: torch.Tensor, changed: Collection[int] | None = None) -> None:
         """A call without slices, into `out`. `changed`: only steps above these operands, the others' results are
         there."""
         with self.lock:
@@ -161,9 +159,7 @@ class NetworkProgram:
         self._calls(self.once, values, {})
         return values
 
-    def slice(
-        self, number: int, values: list[Any], place: SumPlace, whole: Mapping[int, torch.Tensor]
-    ) -> None:
+    def slice(self, number: int, values: list[Any], place: SumPlace, whole: Mapping[int, torch.Tensor]) -> None:
         """One slice, into its place. `whole` are the operands of which a slice sees a part."""
         where = self._cut_to(number, values, whole)
         self._steps(values, where)
@@ -279,9 +275,7 @@ class NetworkProgram:
         d = place if place is not None else values[step.node]
         return step, plan.orders, (values[step.left], values[step.right], c, d), asked, operands
 
-    def _steps(
-        self, values: list[Any], where: Mapping[int, int], changed: Collection[int] | None = None
-    ) -> None:
+    def _steps(self, values: list[Any], where: Mapping[int, int], changed: Collection[int] | None = None) -> None:
         """The steps of a slice but for the last one."""
         if self.replay is not None and self._watch is None and changed is None and not self._captured:
             self.replay.run(values)
@@ -314,9 +308,7 @@ class NetworkProgram:
         if self._strips_exponents:
             find_peaks(values, (call.node,), self._first_peak)
 
-    def _above(
-        self, calls: Sequence[ContractionCall], changed: Collection[int] | None
-    ) -> Sequence[ContractionCall]:
+    def _above(self, calls: Sequence[ContractionCall], changed: Collection[int] | None) -> Sequence[ContractionCall]:
         """Steps that some changed operand is under."""
         if changed is None:
             return calls

@@ -190,9 +190,7 @@ def _met_by_kernel(
     plain = keywords.keys() <= {"precision"} and order == "auto"
     if not plain or len(tensors) != 3 or any(map(torch.is_conj, tensors)):
         return None
-    return as_operation("sum of three")(
-        notation, tensors, keywords.get("precision")
-    )
+    return as_operation("sum of three")(notation, tensors, keywords.get("precision"))
 
 
 def _run(

@@ -271,9 +271,7 @@ def _postorder(graph: Graph, steps: Sequence[TreeStep], nodes: dict[int, Labels]
         pair = sorted((step.left, step.right), key=lambda node: size[node] - peak.get(node, 0))
         one, two = pair
         first[step.node] = (one, two)
-        peak[step.node] = max(
-            peak.get(one, 0), size[one] + peak.get(two, 0), size[one] + size[two] + size[step.node]
-        )
+        peak[step.node] = max(peak.get(one, 0), size[one] + peak.get(two, 0), size[one] + size[two] + size[step.node])
     backwards: list[TreeStep] = []
     stack = [steps[-1].node] if steps else []
     while stack:
