@@ -248,9 +248,14 @@ def test_every_figure_is_measured_by_a_command_that_there_is(name: str) -> None:
     told("bench", *runs_of_figures()[name], "--list")
 
 
-def test_the_study_is_of_commands_that_there_are() -> None:
+def studies() -> list[tuple[str, str]]:
+    """The names of `make study` and the like, and the command of each."""
     text = (Path(__file__).parents[4] / "Makefile").read_text()
-    found = re.findall(r"^DO_(\S+)\s*:= (.+)$", text, re.MULTILINE)
+    return re.findall(r"^DO_(\S+)\s*:= (.+)$", text, re.MULTILINE)
+
+
+def test_the_study_is_of_commands_that_there_are() -> None:
+    found = studies()
     studied = {"tuning", "ladder", "micro", "scaling"}
     assert {name for name, _ in found} == studied | {
         "everyday", "regret", "cascade", "accuracy", "kernelbench", "pyscf", "cookbook"
@@ -273,8 +278,9 @@ def test_reasons_go_to_a_file(tmp_path: Path) -> None:
 
 
 def test_the_figures_that_are_quoted_are_those_that_are_measured() -> None:
-    """Each folder of results has the command that `make figures` gives it, but for where it goes."""
+    """Each folder of results has the command that `make figures`, or a study, gives it, but for where it goes."""
     results = Path(__file__).parents[4] / "results" / "h200"
+    studied = {name: shlex.join(["python", *shlex.split(line)]).partition(" --out")[0] for name, line in studies()}
     runs = {
         folder.parent.name: load(folder.parent).environment["artifacts"]["command"]
         for folder in results.glob("*/run.json")
@@ -282,4 +288,5 @@ def test_the_figures_that_are_quoted_are_those_that_are_measured() -> None:
     wanted = {
         name: shlex.join(["python", "-m", "weft", "bench", *arguments]) for name, arguments in runs_of_figures().items()
     }
-    assert {name: command.partition(" --out")[0] for name, command in runs.items()} == wanted
+    found = {name: command.partition(" --out")[0] for name, command in runs.items()}
+    assert found == wanted | {name: studied[name] for name in ("kernelbench", "pyscf")}

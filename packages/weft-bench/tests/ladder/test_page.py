@@ -131,7 +131,7 @@ def test_it_can_be_read(browser: Browser, page: Path, size: tuple[int, int], dar
     assert browser.overhang(size[0]) == 0
     flights = browser.run("[...document.querySelectorAll('.flight')].map((part) => [part.id, part.offsetHeight])")
     linked = browser.run("[...document.querySelectorAll('nav a')].map((link) => link.hash.slice(1))")
-    assert len(flights) == 12
+    assert len(flights) == 13
     for name, height in flights:
         assert name in linked
         assert height <= SCREENS * size[1], name
