@@ -11,11 +11,9 @@ from __future__ import annotations
 import importlib.util
 import re
 import sys
-from contextlib import suppress
 from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
-from platform import system
 from typing import Any, NamedTuple
 
 from weft.base.figures import si
@@ -80,8 +78,7 @@ def vector_bytes() -> int:
         return _assumed.vector
     if importlib.util.find_spec("llvmlite") is None:
         return 32
-    if system() == "Linux":
-        said = _processor()
+    if said := _processor():
         splits = "AuthenticAMD" in said and re.search(r"^cpu family\s*: 25$", said, re.MULTILINE) is not None
         return 64 if "avx512f" in said.split() and not splits else 32
     features, name = binding().get_host_cpu_features(), binding().get_host_cpu_name()
@@ -89,10 +86,9 @@ def vector_bytes() -> int:
 
 
 def _processor() -> str:
-    """The first processor, as Linux describes it."""
-    with suppress(OSError):
-        return Path("/proc/cpuinfo").read_text().partition("\n\n")[0]
-    return ""
+    """The first processor, as Linux describes it; nothing elsewhere."""
+    file = Path("/proc/cpuinfo")
+    return file.read_text().partition("\n\n")[0] if file.exists() else ""
 
 
 @lru_cache
