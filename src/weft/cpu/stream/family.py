@@ -178,8 +178,6 @@ def build(contraction: Contraction, schedule: StreamSchedule, target: Target) ->
 
 
 def _launch(contraction: Contraction, schedule: StreamSchedule) -> Launch:
-    from weft.cpu.stream.family import StreamLaunch
-
     return launch_of(contraction, schedule, StreamLaunch, best_schedule)
 
 
